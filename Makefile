@@ -1,0 +1,86 @@
+# Every target sets up .venv itself when it is missing or stale, so that a
+# clone, make and Python are all one needs. PYTHON=python3.12 picks another.
+PYTHON ?= $(firstword $(foreach p,python3.11 python3,$(shell $(p) -c 'print("$(p)")' 2>/dev/null)))
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+BIN := .venv/bin
+# Named for the Python version, so that another PYTHON is seen as stale.
+READY := .venv/.ready-$(VERSION)
+METADATA := setup.cfg pyproject.toml tf_sparse_dp/version.py
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+
+export TF_CPP_MIN_LOG_LEVEL ?= 3
+export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
+# No machine has the same accelerators; the checks are about the CPU.
+export CUDA_VISIBLE_DEVICES ?= -1
+
+# An environment that was moved with its clone runs somebody else's code.
+ifneq ($(wildcard $(READY)),)
+ifneq ($(shell $(BIN)/python -c 'import sys; print(sys.prefix)' 2>/dev/null),$(CURDIR)/.venv)
+$(shell rm -f $(READY))
+endif
+endif
+
+.PHONY: help demo test lint format bench lanes clean
+help:
+	@echo "make demo    train a private recommender; ARGS='--epsilon 8' passes options"
+	@echo "make test    the tests on Keras 3 and on tf-keras, and the examples in docstrings"
+	@echo "make lint    ruff and mypy"
+	@echo "make format  let ruff rewrite what it can"
+	@echo "make bench   what a private step costs over an ordinary one"
+	@echo "make lanes   a short test on the oldest TensorFlow and the newest dp-accounting"
+	@echo "make clean   remove what the other targets made"
+
+$(READY): $(METADATA)
+	@test -n "$(VERSION)" || { echo "No Python found; say which: make PYTHON=/path/to/python3"; exit 1; }
+	@echo "Setting up .venv for Python $(VERSION); the first time takes a few minutes"
+	@if test "$$($(BIN)/python -c 'import sys; print(sys.prefix, "%d.%d" % sys.version_info[:2])' 2>/dev/null)" != "$(CURDIR)/.venv $(VERSION)"; then \
+	  rm -rf .venv; $(PYTHON) -m venv .venv; fi
+	@rm -f .venv/.ready-*
+	@$(BIN)/python -m pip install -q -e '.[test,demo,dev]'
+	@touch $@
+
+demo: $(READY)
+	$(BIN)/python examples/demo.py $(ARGS)
+
+# Whatever does not depend on Keras is marked `once` and left out of the second run.
+test: $(READY)
+	$(BIN)/python -m pytest -q $(ARGS)
+	TF_USE_LEGACY_KERAS=1 $(BIN)/python -m pytest -q -m "not once" $(ARGS)
+	$(BIN)/python -m pytest -q --doctest-modules tf_sparse_dp
+
+lint: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix --exit-zero
+	$(BIN)/ruff format
+
+bench: $(READY)
+	$(BIN)/python benchmarks/overhead.py $(ARGS)
+
+# Each lane has an environment of its own. The first has the oldest TensorFlow
+# and the Keras of its day; the second the newest dp-accounting and numpy.
+LANE_tensorflow_2.16 := tensorflow==2.16.* keras<3.4 tf-keras==2.16.* dp-accounting==0.4.3
+LANE_dp_accounting_0.6 := tensorflow<2.22 tf-keras<2.22 dp-accounting>=0.6,<0.7
+LANES := tensorflow_2.16 dp_accounting_0.6
+
+.lanes/%/.ready: $(METADATA)
+	@echo "Setting up $(@D)"
+	@$(PYTHON) -m venv --clear $(@D)
+	@$(@D)/bin/python -m pip install -q pytest -e . $(foreach r,$(LANE_$*),'$(r)')
+	@touch $@
+
+lanes: $(LANES:%=.lanes/%/.ready)
+	for lane in $(LANES); do \
+	  echo "lane $$lane"; \
+	  .lanes/$$lane/bin/python -m pytest -q -m lane; \
+	  TF_USE_LEGACY_KERAS=1 .lanes/$$lane/bin/python -m pytest -q -m "lane and not once"; \
+	done
+
+clean:
+	rm -rf .venv .lanes build demo *.egg-info .pytest_cache .mypy_cache .ruff_cache

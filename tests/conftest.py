@@ -1,0 +1,53 @@
+"""What all tests share: a quiet TensorFlow, fixed seeds, and the markers."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import random
+
+# Before TensorFlow is first imported, or it has no effect.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+
+import numpy as np
+import pytest
+
+MARKERS = {
+    "once": "independent of Keras: left out of the run on tf-keras",
+    "lane": "short; also run on the oldest and newest dependencies",
+}
+
+TESTS = pathlib.Path(__file__).parent
+
+# Whole folders that hold no Keras, so that their files need not say so. Any
+# other test runs under both Kerases unless it is marked.
+ONCE = ("accounting",)
+LANE = ("accounting",)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for name, meaning in MARKERS.items():
+        config.addinivalue_line("markers", f"{name}: {meaning}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if not item.path.is_relative_to(TESTS):
+            continue
+        folder = item.path.relative_to(TESTS).parts[0]
+        if folder in ONCE:
+            item.add_marker(pytest.mark.once)
+        if folder in LANE:
+            item.add_marker(pytest.mark.lane)
+
+
+@pytest.fixture
+def seeded() -> np.random.Generator:
+    """Fixes every global seed and gives a generator for the test's own data."""
+    import tensorflow as tf
+
+    random.seed(0)
+    np.random.seed(0)
+    tf.keras.utils.set_random_seed(0)
+    return np.random.default_rng(0)
