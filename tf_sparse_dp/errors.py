@@ -1,4 +1,8 @@
-"""The exceptions that users meet, and the one warning category."""
+"""The exceptions that users meet, and the one warning category.
+
+AutoGraph replaces an exception that crosses a traced function by a generic
+one unless its `__init__` is that of `Exception`; hence the assignments.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,8 @@ class NotSeparableError(ValueError):
     message names the operation, the layer it came from, and the remedy.
     """
 
+    __init__ = Exception.__init__  # type: ignore[assignment]
+
 
 class BudgetExhausted(RuntimeError):
     """A step was refused because it would spend more than the plan allows.
@@ -17,12 +23,16 @@ class BudgetExhausted(RuntimeError):
     The weights are as they were before that step.
     """
 
+    __init__ = Exception.__init__  # type: ignore[assignment]
+
 
 class PrivacyStateError(RuntimeError):
     """Saved privacy state is missing, or belongs to something else.
 
     Carrying on would forget privacy that was already spent.
     """
+
+    __init__ = Exception.__init__  # type: ignore[assignment]
 
 
 class PrivacyWarning(UserWarning):

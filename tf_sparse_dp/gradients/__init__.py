@@ -1,0 +1,1 @@
+"""From ordinary gradients to per-example parts, by proof."""

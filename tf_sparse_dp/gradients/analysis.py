@@ -1,0 +1,209 @@
+"""Walks a traced training step and types every tensor behind a gradient.
+
+TensorFlow lists a graph's operations in an order in which inputs come before
+their users, so one pass over the ancestors of the gradients suffices. An
+operation without a rule that meets example data yields `Mixed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_sparse_dp.errors import NotSeparableError
+from tf_sparse_dp.gradients import rules as _rules  # noqa: F401 (registers)
+from tf_sparse_dp.gradients.rules.registry import TYPING, mixed
+from tf_sparse_dp.gradients.sizes import Sizes, key
+from tf_sparse_dp.gradients.types import (
+    FREE,
+    Batched,
+    Free,
+    Mixed,
+    Type,
+)
+
+# Operations that hand the batch to the graph. Axis 0 of what they give is the
+# example axis.
+_BATCH_SOURCES = frozenset(
+    {"IteratorGetNext", "IteratorGetNextSync", "OptionalGetValue"}
+)
+_OPAQUE = (tf.resource, tf.variant)
+
+# Stateful operations that give no example data when their inputs hold none.
+_STATEFUL_FREE = frozenset(
+    "ReadVariableOp VarHandleOp ResourceGather ResourceGatherNd VariableShape "
+    "VarIsInitializedOp LookupTableFindV2 LookupTableSizeV2 Assert "
+    "HashTableV2 RandomUniform RandomUniformInt RandomStandardNormal "
+    "TruncatedNormal RngReadAndSkip StatefulUniform StatefulStandardNormalV2 "
+    "StatefulTruncatedNormal StatefulUniformInt StatefulUniformFullInt".split()
+)
+_SHAPE_ONLY = frozenset({"Shape", "ShapeN", "Size", "Rank"})
+
+_UNKNOWN_OPERATION = (
+    "Rewrite that part of the model with operations that have a rule, or "
+    "compute it outside the training step, in the input pipeline."
+)
+
+
+class Analysis:
+    """Types of all tensors behind `targets`.
+
+    Args:
+      targets: Symbolic tensors of one graph: the gradients.
+
+    Attributes:
+      sizes: Symbolic shapes.
+      roots: The tensors of the batch that reach the targets.
+      batch_size: The number of examples, a scalar int32 tensor.
+
+    Raises:
+      NotSeparableError: If no tensor of a batch reaches the targets, or the
+        batch's tensors disagree on the number of examples.
+    """
+
+    def __init__(self, targets: Sequence[tf.Tensor]):
+        self.graph = targets[0].graph
+        self._types: dict[tuple[str, int], Type] = {}
+        self._captured = {
+            key(inner): outer for outer, inner in self.graph.captures
+        }
+        operations = _ancestors(self.graph, targets)
+        self.roots = self._find_roots(operations)
+        self.sizes = Sizes(self._known_type, self._static_batch_size())
+        self.batch_size = tf.shape(self.roots[0])[0]
+        for op in operations:
+            self._infer(op)
+
+    def type(self, tensor: tf.Tensor) -> Type:
+        """The type of a tensor behind the targets."""
+        return self._types[key(tensor)]
+
+    def _known_type(self, tensor: tf.Tensor) -> Type | None:
+        return self._types.get(key(tensor))
+
+    def is_captured(self, tensor: tf.Tensor) -> bool:
+        """Whether a placeholder stands for a tensor from outside the graph."""
+        return key(tensor) in self._captured
+
+    def captured(self, tensor: tf.Tensor) -> Any:
+        """What a captured placeholder stands for."""
+        return self._captured[key(tensor)]
+
+    def _find_roots(self, operations: list[tf.Operation]) -> list[tf.Tensor]:
+        roots = [
+            output
+            for op in operations
+            if self._gives_batch(op)
+            for output in op.outputs
+            if output.dtype not in _OPAQUE
+        ]
+        if not roots:
+            raise NotSeparableError(
+                "No tensor of a batch reaches the gradients. Expected the "
+                "training step to be traced with the batch as an argument or "
+                "taken from a dataset iterator. Pass the batch into the "
+                "tf.function instead of closing over it."
+            )
+        return roots
+
+    def _gives_batch(self, op: tf.Operation) -> bool:
+        if op.type == "Placeholder":
+            return not self.is_captured(op.outputs[0])
+        return op.type in _BATCH_SOURCES
+
+    def _static_batch_size(self) -> int | None:
+        sizes = {
+            root.shape[0]
+            for root in self.roots
+            if root.shape.rank and root.shape[0] is not None
+        }
+        if len(sizes) > 1:
+            raise NotSeparableError(
+                "The step's inputs disagree on the number of examples: "
+                + ", ".join(f"{r.name} has shape {r.shape}" for r in self.roots)
+                + ". Expected the same size on axis 0 of all of them. Pass "
+                "what is not per example (weights, public tables) as "
+                "variables or constants."
+            )
+        return sizes.pop() if sizes else None
+
+    def _infer(self, op: tf.Operation) -> None:
+        if self._gives_batch(op):
+            types = [self._root_type(output) for output in op.outputs]
+        elif op.type in _SHAPE_ONLY:
+            types = [self._shape_type(op)] * len(op.outputs)
+        else:
+            types = self._computed_types(op)
+        for output, kind in zip(op.outputs, types, strict=True):
+            self._types[key(output)] = kind
+
+    def _root_type(self, root: tf.Tensor) -> Type:
+        if root.dtype in _OPAQUE:
+            return FREE
+        if not root.shape.rank:
+            return Mixed(
+                f"input {root.name} of shape {root.shape} has no example axis",
+                root.op.name,
+                "Pass scalars and public values as variables or constants.",
+            )
+        if None in root.shape.as_list()[1:]:
+            return Mixed(
+                f"input {root.name} of shape {root.shape} has a length that "
+                "the batch decides, so one example can change what the layers "
+                "see of the others",
+                root.op.name,
+                "Pad or cut the feature to a fixed public length.",
+            )
+        return Batched(0)
+
+    def _shape_type(self, op: tf.Operation) -> Type:
+        for tensor in op.inputs:
+            kind = self.type(tensor)
+            if isinstance(kind, Mixed) and not tensor.shape.is_fully_defined():
+                return kind
+        return FREE
+
+    def _computed_types(self, op: tf.Operation) -> list[Type]:
+        inputs = [self.type(tensor) for tensor in op.inputs]
+        for kind in inputs:
+            if isinstance(kind, Mixed):
+                return [kind] * len(op.outputs)
+        rule = TYPING.get(op.type)
+        if all(isinstance(kind, Free) for kind in inputs) and (
+            rule is None or not getattr(rule, "sees_free", False)
+        ):
+            return [self._free_type(op)] * len(op.outputs)
+        if rule is None:
+            kind = mixed(op, "has no separability rule", _UNKNOWN_OPERATION)
+            return [kind] * len(op.outputs)
+        result = rule(self, op, inputs)
+        if isinstance(result, list):
+            return result
+        return [result] * len(op.outputs)
+
+    def _free_type(self, op: tf.Operation) -> Type:
+        if op.op_def.is_stateful and op.type not in _STATEFUL_FREE:
+            if all(output.dtype in _OPAQUE for output in op.outputs):
+                return FREE
+            return mixed(
+                op,
+                "is stateful and may carry example data",
+                "Pass the batch as an argument of the traced step.",
+            )
+        return FREE
+
+
+def _ancestors(
+    graph: tf.Graph, targets: Sequence[tf.Tensor]
+) -> list[tf.Operation]:
+    """All operations that the targets depend on, inputs first."""
+    seen: set[str] = set()
+    pending = [tensor.op for tensor in targets]
+    while pending:
+        op = pending.pop()
+        if op.name not in seen:
+            seen.add(op.name)
+            pending.extend(tensor.op for tensor in op.inputs)
+    return [op for op in graph.get_operations() if op.name in seen]

@@ -1,0 +1,361 @@
+"""One gradient as a sum over examples, without materialising the terms.
+
+A factor holds what is needed to speak of every example's term at once: their
+norms, and their sum under one weight per example. The terms of a Dense kernel
+stay two thin matrices, those of an embedding table stay rows and row ids.
+
+Rounding. Norms decide how strongly an example is clipped, so they must not be
+too small. Where a term is itself a sum, its parts may cancel and float32 may
+lose what is left; `squared_mass` bounds the parts before cancellation, and
+clipping adds a small multiple of it to the squared norm.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+# Up to this many rows per example, comparing all pairs of row ids is cheaper
+# than sorting them.
+_PAIRWISE_ROWS = 64
+
+
+class Factor(abc.ABC):
+    """Terms of all examples for one variable: [B, *shape], not materialised."""
+
+    @property
+    @abc.abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one example's term."""
+
+    @abc.abstractmethod
+    def squared_norms(self) -> tf.Tensor:
+        """Squared L2 norm of every example's term, float32 [B]."""
+
+    @abc.abstractmethod
+    def squared_mass(self) -> tf.Tensor | None:
+        """Square of the sum of the norms of a term's parts, or more; [B].
+
+        None when a term is not a sum of parts.
+        """
+
+    @abc.abstractmethod
+    def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor | tf.IndexedSlices:
+        """Sum of the terms times `weights` [B]; weight 0 leaves a term out.
+
+        A term with weight 0 has no influence even if it is not finite.
+        """
+
+    @abc.abstractmethod
+    def per_example(self) -> tf.Tensor:
+        """The terms, materialised: [B, *shape]."""
+
+    @abc.abstractmethod
+    def scaled(self, scale: tf.Tensor | float) -> Factor:
+        """All terms times a scalar."""
+
+    @abc.abstractmethod
+    def cast(self, dtype: tf.DType) -> Factor:
+        """The terms in another floating dtype, at least float32."""
+
+    def reshaped(self, shape: Sequence[int]) -> Factor:
+        """Every term reshaped."""
+        return self._dense().reshaped(shape)
+
+    def transposed(self, permutation: Sequence[int]) -> Factor:
+        """Every term transposed."""
+        return self._dense().transposed(permutation)
+
+    def multiplied(self, tensor: tf.Tensor) -> Factor:
+        """Every term times a tensor that broadcasts to its shape."""
+        return self._dense().multiplied(tensor)
+
+    def _dense(self) -> DenseFactor:
+        return DenseFactor(self.per_example(), self.squared_mass())
+
+
+@dataclasses.dataclass(frozen=True)
+class OuterFactor(Factor):
+    """Terms left_iᵀ right_i, as a Dense kernel has them.
+
+    Attributes:
+      left: [B, T, I].
+      right: [B, T, O].
+      layout: Reshapes and transposes from [I, O] to the variable's shape.
+    """
+
+    left: tf.Tensor
+    right: tf.Tensor
+    layout: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        shape: tuple[int, ...] = (self.left.shape[2], self.right.shape[2])
+        for kind, argument in self.layout:
+            if kind == "reshape":
+                shape = argument
+            else:
+                shape = tuple(shape[axis] for axis in argument)
+        return shape
+
+    @property
+    def _single(self) -> bool:
+        return self.left.shape[1] == 1
+
+    def squared_norms(self) -> tf.Tensor:
+        left, right = _wide(self.left), _wide(self.right)
+        _, steps, rows = left.shape
+        columns = right.shape[2]
+        if self._single:
+            return _squares(left) * _squares(right)
+        # Whichever is smaller: a term, or the Gram matrices of its parts.
+        if rows * columns <= steps * steps:
+            return _squares(tf.matmul(left, right, transpose_a=True))
+        gram = tf.matmul(left, left, transpose_b=True)
+        gram *= tf.matmul(right, right, transpose_b=True)
+        return tf.reduce_sum(gram, [1, 2])
+
+    def squared_mass(self) -> tf.Tensor | None:
+        if self._single:
+            return None
+        left = tf.reduce_sum(tf.square(_wide(self.left)), 2)
+        right = tf.reduce_sum(tf.square(_wide(self.right)), 2)
+        # (Σ |l_t||r_t|)² ≤ T Σ |l_t|²|r_t|² (Cauchy-Schwarz).
+        return self.left.shape[1] * tf.reduce_sum(left * right, 1)
+
+    def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor:
+        left = _weighted(self.left, tf.cast(weights > 0, weights.dtype))
+        right = _weighted(self.right, weights)
+        total = tf.matmul(
+            tf.reshape(left, [-1, left.shape[2]]),
+            tf.reshape(right, [-1, right.shape[2]]),
+            transpose_a=True,
+        )
+        for kind, argument in self.layout:
+            if kind == "reshape":
+                total = tf.reshape(total, argument)
+            else:
+                total = tf.transpose(total, argument)
+        return total
+
+    def per_example(self) -> tf.Tensor:
+        terms = tf.matmul(self.left, self.right, transpose_a=True)
+        for kind, argument in self.layout:
+            if kind == "reshape":
+                terms = tf.reshape(terms, [tf.shape(terms)[0], *argument])
+            else:
+                terms = tf.transpose(terms, [0, *(a + 1 for a in argument)])
+        return terms
+
+    def scaled(self, scale: tf.Tensor | float) -> Factor:
+        right = self.right * tf.cast(scale, self.right.dtype)
+        return dataclasses.replace(self, right=right)
+
+    def cast(self, dtype: tf.DType) -> Factor:
+        return dataclasses.replace(
+            self, left=_wide(self.left, dtype), right=_wide(self.right, dtype)
+        )
+
+    def reshaped(self, shape: Sequence[int]) -> Factor:
+        return self._with_layout("reshape", shape)
+
+    def transposed(self, permutation: Sequence[int]) -> Factor:
+        return self._with_layout("transpose", permutation)
+
+    def _with_layout(self, kind: str, argument: Sequence[int]) -> Factor:
+        layout = (*self.layout, (kind, tuple(argument)))
+        return dataclasses.replace(self, layout=layout)
+
+
+@dataclasses.dataclass(frozen=True)
+class DenseFactor(Factor):
+    """Terms that are held as they are.
+
+    Attributes:
+      values: [B, *shape].
+      mass: As `squared_mass`.
+    """
+
+    values: tf.Tensor
+    mass: tf.Tensor | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.values.shape[1:])
+
+    def squared_norms(self) -> tf.Tensor:
+        return _squares(_wide(self.values))
+
+    def squared_mass(self) -> tf.Tensor | None:
+        return self.mass
+
+    def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(_weighted(self.values, weights), 0)
+
+    def per_example(self) -> tf.Tensor:
+        return self.values
+
+    def scaled(self, scale: tf.Tensor | float) -> Factor:
+        scale = tf.cast(scale, self.values.dtype)
+        mass = self.mass
+        if mass is not None:
+            mass *= tf.cast(tf.square(scale), mass.dtype)
+        return DenseFactor(self.values * scale, mass)
+
+    def cast(self, dtype: tf.DType) -> Factor:
+        return DenseFactor(_wide(self.values, dtype), self.mass)
+
+    def reshaped(self, shape: Sequence[int]) -> Factor:
+        shape = [tf.shape(self.values)[0], *shape]
+        return DenseFactor(tf.reshape(self.values, shape), self.mass)
+
+    def transposed(self, permutation: Sequence[int]) -> Factor:
+        permutation = [0, *(axis + 1 for axis in permutation)]
+        return DenseFactor(tf.transpose(self.values, permutation), self.mass)
+
+    def multiplied(self, tensor: tf.Tensor) -> Factor:
+        mass = self.mass
+        if mass is not None:
+            mass *= tf.reduce_max(tf.square(tf.cast(tensor, mass.dtype)))
+        return DenseFactor(self.values * tensor, mass)
+
+
+@dataclasses.dataclass(frozen=True)
+class RowFactor(Factor):
+    """Terms with few rows that are not zero, as a table's lookups have them.
+
+    A row that an example looks up several times counts as the sum.
+
+    Attributes:
+      values: [B, L, width].
+      ids: Row numbers, [B, L].
+      table_shape: Shape of the table.
+      sparse: Whether sums are given as `tf.IndexedSlices`.
+    """
+
+    values: tf.Tensor
+    ids: tf.Tensor
+    table_shape: tuple[int, ...]
+    sparse: bool = True
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.table_shape
+
+    @property
+    def rows_per_example(self) -> int:
+        return self.ids.shape[1]
+
+    def squared_norms(self) -> tf.Tensor:
+        values = _wide(self.values)
+        lookups = self.rows_per_example
+        if lookups == 1:
+            return _squares(values)
+        if lookups <= _PAIRWISE_ROWS:
+            same = self.ids[:, :, None] == self.ids[:, None, :]
+            gram = tf.matmul(values, values, transpose_b=True)
+            return tf.reduce_sum(gram * tf.cast(same, gram.dtype), [1, 2])
+        order = tf.argsort(self.ids, axis=1)
+        ids = tf.gather(self.ids, order, batch_dims=1)
+        values = tf.gather(values, order, batch_dims=1)
+        starts = tf.pad(ids[:, 1:] != ids[:, :-1], [[0, 0], [1, 0]])
+        runs = tf.cumsum(tf.cast(starts, tf.int32), axis=1)
+        batch_size = tf.shape(ids)[0]
+        runs += lookups * tf.range(batch_size)[:, None]
+        sums = tf.math.unsorted_segment_sum(
+            tf.reshape(values, [-1, values.shape[2]]),
+            tf.reshape(runs, [-1]),
+            batch_size * lookups,
+        )
+        return _squares(tf.reshape(sums, tf.shape(values)))
+
+    def squared_mass(self) -> tf.Tensor | None:
+        if self.rows_per_example == 1:
+            return None
+        return self.rows_per_example * _squares(_wide(self.values))
+
+    def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor | tf.IndexedSlices:
+        values = _weighted(self.values, weights)
+        values = tf.reshape(values, [-1, *self.table_shape[1:]])
+        total = tf.IndexedSlices(
+            values,
+            tf.reshape(self.ids, [-1]),
+            tf.constant(self.table_shape, tf.int64),
+        )
+        return total if self.sparse else tf.convert_to_tensor(total)
+
+    def per_example(self) -> tf.Tensor:
+        rows = tf.one_hot(
+            self.ids, self.table_shape[0], dtype=self.values.dtype
+        )
+        terms = tf.matmul(rows, self.values, transpose_a=True)
+        return tf.reshape(terms, [tf.shape(terms)[0], *self.table_shape])
+
+    def scaled(self, scale: tf.Tensor | float) -> Factor:
+        values = self.values * tf.cast(scale, self.values.dtype)
+        return dataclasses.replace(self, values=values)
+
+    def cast(self, dtype: tf.DType) -> Factor:
+        return dataclasses.replace(self, values=_wide(self.values, dtype))
+
+    def reshaped(self, shape: Sequence[int]) -> Factor:
+        if tuple(shape) == self.table_shape:
+            return self
+        return super().reshaped(shape)
+
+
+def added(factors: Sequence[Factor]) -> Factor:
+    """The factor whose terms are the sums of the given factors' terms."""
+    first = factors[0]
+    if len(factors) == 1:
+        return first
+    if isinstance(first, OuterFactor) and all(
+        isinstance(factor, OuterFactor)
+        and factor.layout == first.layout
+        and factor.left.shape[2] == first.left.shape[2]
+        and factor.right.dtype == first.right.dtype
+        for factor in factors
+    ):
+        return OuterFactor(
+            tf.concat([factor.left for factor in factors], 1),  # type: ignore[attr-defined]
+            tf.concat([factor.right for factor in factors], 1),  # type: ignore[attr-defined]
+            first.layout,
+        )
+    if all(isinstance(factor, RowFactor) for factor in factors):
+        return RowFactor(
+            tf.concat([factor.values for factor in factors], 1),  # type: ignore[attr-defined]
+            tf.concat([factor.ids for factor in factors], 1),  # type: ignore[attr-defined]
+            first.shape,
+            all(factor.sparse for factor in factors),  # type: ignore[attr-defined]
+        )
+    # (Σ_j m_j)² ≤ n Σ_j m_j² for the masses m_j of n summands.
+    mass = tf.add_n(
+        [
+            factor.squared_norms()
+            if factor.squared_mass() is None
+            else factor.squared_mass()
+            for factor in factors
+        ]
+    )
+    terms = tf.add_n([factor.per_example() for factor in factors])
+    return DenseFactor(terms, len(factors) * mass)
+
+
+def _wide(tensor: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
+    """At least float32: sums of squares and products lose too much in less."""
+    wide = dtype if dtype.size >= 4 else tf.float32
+    return tf.cast(tensor, wide)
+
+
+def _squares(tensor: tf.Tensor) -> tf.Tensor:
+    axes = list(range(1, tensor.shape.rank))
+    return tf.reduce_sum(tf.square(tensor), axes) if axes else tf.square(tensor)
+
+
+def _weighted(tensor: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    shape = [-1] + [1] * (tensor.shape.rank - 1)
+    weights = tf.cast(tf.reshape(weights, shape), tensor.dtype)
+    return tf.math.multiply_no_nan(tensor, weights)

@@ -1,0 +1,23 @@
+"""Typing, factoring and lifting rules, one file per family of operations."""
+
+from tf_sparse_dp.gradients.rules import (
+    contractions,
+    elementwise,
+    lookups,
+    losses,
+    normalization,
+    reductions,
+    sources,
+    structure,
+)
+
+__all__ = [
+    "contractions",
+    "elementwise",
+    "lookups",
+    "losses",
+    "normalization",
+    "reductions",
+    "sources",
+    "structure",
+]

@@ -1,0 +1,183 @@
+"""Matrix products of all kinds, read as two-operand Einstein sums."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import tensorflow as tf
+
+from tf_sparse_dp.gradients.factors import DenseFactor, Factor, OuterFactor
+from tf_sparse_dp.gradients.rows import example_major
+from tf_sparse_dp.gradients.rules.registry import factoring, mixed, typing
+from tf_sparse_dp.gradients.types import (
+    SUMMED,
+    Batched,
+    Free,
+    Summed,
+    Type,
+)
+
+if TYPE_CHECKING:
+    from tf_sparse_dp.gradients.analysis import Analysis
+
+_PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum")
+_IN_BATCH = (
+    "Every example is scored against every other (in-batch negatives, "
+    "in-batch softmax). Draw negatives from a public catalogue instead."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Equation:
+    left: str
+    right: str
+    out: str
+
+
+def _equation(analysis: Analysis, op: tf.Operation) -> _Equation | None:
+    if op.type == "Einsum":
+        text = op.get_attr("equation").decode()
+        operands, _, out = text.partition("->")
+        left, comma, right = operands.partition(",")
+        labels = [left, right, out]
+        if not comma or "." in text or any(len(set(x)) < len(x) for x in labels):
+            return None
+        return _Equation(left, right, out)
+    shapes = [analysis.sizes.dims(tensor) for tensor in op.inputs]
+    if None in shapes:
+        return None
+    flags = (
+        ("transpose_a", "transpose_b") if op.type == "MatMul" else ("adj_x", "adj_y")
+    )
+    left = "ki" if op.get_attr(flags[0]) else "ik"
+    right = "jk" if op.get_attr(flags[1]) else "kj"
+    left_lead, right_lead = (shape[:-2] for shape in shapes)  # type: ignore[index]
+    rank = max(len(left_lead), len(right_lead))
+    shared, lefts, rights = "abcdefgh"[:rank], "", ""
+    for axis in range(rank):
+        for lead, other in ((left_lead, right_lead), (right_lead, left_lead)):
+            here = axis - (rank - len(lead))
+            there = axis - (rank - len(other))
+            label = shared[axis]
+            if here >= 0 and lead[here] == 1 and there >= 0 and other[there] != 1:
+                label = label.upper()  # Broadcast: an axis of its own.
+            if here >= 0 and lead is left_lead:
+                lefts += label
+            elif here >= 0:
+                rights += label
+    return _Equation(lefts + left, rights + right, shared + "ij")
+
+
+@typing(*_PRODUCTS)
+def _product(
+    analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]
+) -> Type:
+    if any(isinstance(kind, Summed) for kind in inputs):
+        if any(isinstance(kind, Batched) for kind in inputs):
+            return mixed(op, "combines a sum over examples with single ones")
+        if sum(isinstance(kind, Summed) for kind in inputs) == 1:
+            return SUMMED
+        return mixed(op, "is not linear in a sum over examples")
+    equation = _equation(analysis, op)
+    if equation is None:
+        return mixed(op, "has a form that is not understood")
+    labels = (equation.left, equation.right)
+    carriers = {
+        (text[kind.axis], kind.blocks)
+        for text, kind in zip(labels, inputs, strict=True)
+        if isinstance(kind, Batched)
+    }
+    if len(carriers) != 1:
+        return mixed(op, "pairs different examples", _IN_BATCH)
+    label, blocks = carriers.pop()
+    rows = analysis.sizes.rows(Batched(0, blocks).per_example)
+    for text, kind, tensor in zip(labels, inputs, op.inputs, strict=True):
+        if isinstance(kind, Free) and label in text:
+            if analysis.sizes.dims(tensor)[text.index(label)] != rows:  # type: ignore[index]
+                return mixed(op, "meets a constant on the example axis")
+    if label in equation.out:
+        return Batched(equation.out.index(label), blocks)
+    return SUMMED
+
+
+@factoring(*_PRODUCTS)
+def _product_terms(analysis: Analysis, op: tf.Operation) -> Factor:
+    equation = _equation(analysis, op)
+    left, right = op.inputs
+    kinds = [analysis.type(left), analysis.type(right)]
+    if equation is None or not any(isinstance(k, Batched) for k in kinds):
+        raise ValueError("multiplies something that has no example axis")
+    carrier = next(
+        text[kind.axis]
+        for text, kind in zip((equation.left, equation.right), kinds, strict=True)
+        if isinstance(kind, Batched)
+    )
+    blocks = next(kind.blocks for kind in kinds if isinstance(kind, Batched))
+    if not (carrier in equation.left and carrier in equation.right):
+        raise ValueError("sums over examples without a partner")
+    # Both operands as [B, rows per example, other axes]: "*" are the rows.
+    left = _by_example(analysis, left, equation.left, carrier, blocks)
+    right = _by_example(analysis, right, equation.right, carrier, blocks)
+    lefts = equation.left.replace(carrier, "")
+    rights = equation.right.replace(carrier, "")
+    inner = [x for x in lefts if x in rights and x not in equation.out]
+    rows = [x for x in lefts if x not in rights]
+    columns = [x for x in rights if x not in lefts]
+    sizes = dict(zip(lefts, left.shape[2:], strict=True))
+    sizes.update(zip(rights, right.shape[2:], strict=True))
+    shared = [x for x in lefts if x in rights and x in equation.out]
+    if shared or any(x not in equation.out for x in rows + columns):
+        return _materialised(left, right, lefts, rights, equation.out)
+    left = _grouped(analysis, left, lefts, inner, rows, sizes)
+    right = _grouped(analysis, right, rights, inner, columns, sizes)
+    layout: list[tuple[str, tuple[int, ...]]] = []
+    order = rows + columns
+    if [len(rows), len(columns)] != [1, 1]:
+        layout.append(("reshape", tuple(sizes[x] for x in order)))
+    if "".join(order) != equation.out:
+        permutation = tuple(order.index(x) for x in equation.out)
+        layout.append(("transpose", permutation))
+    return OuterFactor(left, right, tuple(layout))
+
+
+def _by_example(
+    analysis: Analysis, tensor: tf.Tensor, labels: str, carrier: str, blocks: tuple  # type: ignore[type-arg]
+) -> tf.Tensor:
+    kind = Batched(labels.index(carrier), blocks)
+    return example_major(tensor, kind, analysis.batch_size)
+
+
+def _grouped(
+    analysis: Analysis,
+    tensor: tf.Tensor,
+    labels: str,
+    inner: list[str],
+    outer: list[str],
+    sizes: dict[str, int],
+) -> tf.Tensor:
+    """[B, rows, labels...] as [B, rows * inner labels, outer labels]."""
+    order = [labels.index(x) + 2 for x in inner + outer]
+    if order != sorted(order):
+        tensor = tf.transpose(tensor, [0, 1, *order])
+    steps, width = tensor.shape[1], 1
+    for label in inner:
+        steps *= sizes[label]
+    for label in outer:
+        width *= sizes[label]
+    return tf.reshape(tensor, [analysis.batch_size, steps, width])
+
+
+def _materialised(
+    left: tf.Tensor, right: tf.Tensor, lefts: str, rights: str, out: str
+) -> Factor:
+    terms = tf.einsum(f"YZ{lefts},YZ{rights}->Y{out}", left, right)
+    # (Σ |l||r|)² over all products that are added up, by Cauchy-Schwarz.
+    parts = [
+        tf.reduce_sum(
+            tf.square(tf.cast(x, tf.float32)), list(range(1, x.shape.rank))
+        )
+        for x in (left, right)
+    ]
+    return DenseFactor(terms, parts[0] * parts[1])

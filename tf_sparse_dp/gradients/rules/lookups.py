@@ -1,0 +1,149 @@
+"""Reading rows of tables, and the gradients of reading."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import tensorflow as tf
+
+from tf_sparse_dp.gradients.factors import Factor, RowFactor
+from tf_sparse_dp.gradients.rows import example_major
+from tf_sparse_dp.gradients.rules.registry import factoring, mixed, typing
+from tf_sparse_dp.gradients.types import (
+    SUMMED,
+    Batched,
+    Free,
+    Type,
+)
+
+if TYPE_CHECKING:
+    from tf_sparse_dp.gradients.analysis import Analysis
+
+_ACROSS = "Gather within an example (batch_dims), or from a table of weights."
+
+
+@typing("ResourceGather")
+def _resource_gather(
+    analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]
+) -> Type:
+    _, indices = inputs
+    if not isinstance(indices, Batched) or op.get_attr("batch_dims"):
+        return mixed(op, "gathers across examples", _ACROSS)
+    return indices
+
+
+@typing("GatherV2")
+def _gather(
+    analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]
+) -> Type:
+    values, indices, axis_type = inputs
+    axis = analysis.sizes.scalar(op.inputs[2])
+    shapes = [analysis.sizes.dims(tensor) for tensor in op.inputs[:2]]
+    if axis is None or not isinstance(axis_type, Free) or None in shapes:
+        return mixed(op, "has an axis that is not known while tracing")
+    batch_dims = op.get_attr("batch_dims")
+    values_shape, indices_shape = shapes
+    axis %= len(values_shape)  # type: ignore[arg-type]
+    analysis.sizes.set_dims(
+        op.outputs[0],
+        [
+            *values_shape[:axis],  # type: ignore[index]
+            *indices_shape[batch_dims:],  # type: ignore[index]
+            *values_shape[axis + 1 :],  # type: ignore[index]
+        ],
+    )
+    added = len(indices_shape) - batch_dims  # type: ignore[arg-type]
+    if isinstance(values, Free) and isinstance(indices, Batched):
+        if batch_dims:
+            return mixed(op, "gathers from a constant per position")
+        return indices.moved_to(axis + indices.axis)
+    if isinstance(values, Batched) and values.axis == axis:
+        return mixed(op, "gathers across examples", _ACROSS)
+    if isinstance(values, Batched) and isinstance(indices, Free):
+        if values.axis < batch_dims:
+            return mixed(op, "gathers with a constant per position")
+        moved = added - 1 if axis < values.axis else 0
+        return values.moved_to(values.axis + moved)
+    if isinstance(values, Batched) and values == indices:
+        if values.axis < batch_dims:
+            return values
+    return mixed(op, "gathers across examples", _ACROSS)
+
+
+@typing("OneHot")
+def _one_hot(
+    analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]
+) -> Type:
+    indices, *others = inputs
+    if not isinstance(indices, Batched) or not all(
+        isinstance(kind, Free) for kind in others
+    ):
+        return mixed(op, "takes its depth or values from example data")
+    axis = op.get_attr("axis") % op.outputs[0].shape.rank
+    return indices.moved_to(indices.axis + (axis <= indices.axis))
+
+
+@typing("LookupTableFindV2")
+def _table_find(
+    analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]
+) -> Type:
+    _, keys, default = inputs
+    if isinstance(keys, Batched) and isinstance(default, Free):
+        return keys
+    return mixed(op, "looks up a sum over examples")
+
+
+@typing("UnsortedSegmentSum")
+def _scatter(
+    analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]
+) -> Type:
+    values, ids, count = inputs
+    if (
+        isinstance(values, Batched)
+        and values == ids
+        and values.axis == 0
+        and op.inputs[1].shape.rank == 1
+        and isinstance(count, Free)
+        and analysis.sizes.scalar(op.inputs[2]) is not None
+    ):
+        # The dense gradient of a lookup: row ids[j] gets values[j].
+        return SUMMED
+    return mixed(op, "adds rows of different examples")
+
+
+@factoring("UnsortedSegmentSum")
+def _scatter_terms(analysis: Analysis, op: tf.Operation) -> Factor:
+    values, ids, count = op.inputs
+    rows = analysis.sizes.scalar(count)
+    shape = (rows, *values.shape[1:])
+    return row_factor(analysis, values, ids, shape, sparse=False)
+
+
+def row_factor(
+    analysis: Analysis,
+    values: tf.Tensor,
+    ids: tf.Tensor,
+    table_shape: Sequence[int],
+    sparse: bool,
+) -> RowFactor:
+    """The terms of a gradient that is given as rows and row ids."""
+    kind = analysis.type(values)
+    if (
+        not isinstance(kind, Batched)
+        or kind.axis != 0
+        or kind != analysis.type(ids)
+    ):
+        raise ValueError("pairs rows and row ids of different examples")
+    width = 1
+    for size in table_shape[1:]:
+        width *= size
+    ids = example_major(ids, kind, analysis.batch_size)
+    values = example_major(values, kind, analysis.batch_size)
+    lookups = kind.per_example
+    return RowFactor(
+        tf.reshape(values, [analysis.batch_size, lookups, width]),
+        tf.ensure_shape(ids, [None, lookups]),
+        tuple(table_shape),
+        sparse,
+    )

@@ -1,0 +1,70 @@
+"""Fused normalisation, which tf-keras uses for LayerNormalization too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import tensorflow as tf
+
+from tf_sparse_dp.gradients.rules.registry import mixed, typing
+from tf_sparse_dp.gradients.types import FREE, Batched, Free, Mixed, Type
+
+if TYPE_CHECKING:
+    from tf_sparse_dp.gradients.analysis import Analysis
+
+_CHANNEL_AXIS = {b"NHWC": 3, b"NCHW": 1}
+_USE_LAYER_NORMALIZATION = (
+    "Replace BatchNormalization by LayerNormalization, or freeze it with "
+    "trainable=False."
+)
+
+
+@typing("FusedBatchNormV3")
+def _fused(
+    analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]
+) -> list[Type]:
+    value, *parameters = inputs
+    channels = _CHANNEL_AXIS.get(op.get_attr("data_format"))
+    if not isinstance(value, Batched):
+        return [_refused(op)] * len(op.outputs)
+    if not op.get_attr("is_training"):
+        if value.axis != channels and _all_free(parameters):
+            return [value, *[FREE] * (len(op.outputs) - 1)]
+        return [_refused(op)] * len(op.outputs)
+    # Statistics are taken over all axes but the channels. LayerNormalization
+    # puts its rows there, so that each row has statistics of its own.
+    if value.axis == channels and _per_channel(value, parameters):
+        return [value, *[value.moved_to(0)] * (len(op.outputs) - 1)]
+    return [_refused(op)] * len(op.outputs)
+
+
+@typing("FusedBatchNormGradV3")
+def _fused_gradient(
+    analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]
+) -> list[Type]:
+    upstream, value, *parameters = inputs
+    channels = _CHANNEL_AXIS.get(op.get_attr("data_format"))
+    if isinstance(upstream, Batched) and upstream == value:
+        if op.get_attr("is_training"):
+            if value.axis == channels and _per_channel(value, parameters):
+                return [value, *[value.moved_to(0)] * (len(op.outputs) - 1)]
+        elif value.axis != channels and _all_free(parameters):
+            return [value, *[_refused(op)] * (len(op.outputs) - 1)]
+    return [_refused(op)] * len(op.outputs)
+
+
+def _all_free(kinds: Sequence[Type]) -> bool:
+    return all(isinstance(kind, Free) for kind in kinds)
+
+
+def _per_channel(value: Batched, kinds: Sequence[Type]) -> bool:
+    return all(
+        isinstance(kind, Free) or kind == value.moved_to(0) for kind in kinds
+    )
+
+
+def _refused(op: tf.Operation) -> Mixed:
+    return mixed(
+        op, "normalises over examples", _USE_LAYER_NORMALIZATION
+    )

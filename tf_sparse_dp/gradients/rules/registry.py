@@ -1,0 +1,62 @@
+"""Where rules are kept: one per operation type.
+
+A *typing* rule says what type an operation's outputs have. A *factoring* rule
+takes a contraction over examples apart into one term per example. A *lifting*
+rule carries such terms through a linear operation on a sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import tensorflow as tf
+
+from tf_sparse_dp.gradients.types import Mixed, Type
+
+if TYPE_CHECKING:
+    from tf_sparse_dp.gradients.analysis import Analysis
+    from tf_sparse_dp.gradients.factors import Factor
+
+TypingRule: TypeAlias = (
+    "Callable[[Analysis, tf.Operation, Sequence[Type]], Type | list[Type]]"
+)
+FactoringRule: TypeAlias = "Callable[[Analysis, tf.Operation], Factor]"
+LiftingRule: TypeAlias = (
+    "Callable[[Analysis, tf.Operation, Factor, int], Factor]"
+)
+
+TYPING: dict[str, TypingRule] = {}
+FACTORING: dict[str, FactoringRule] = {}
+LIFTING: dict[str, LiftingRule] = {}
+
+
+def typing(*op_types: str) -> Callable[[TypingRule], TypingRule]:
+    """Registers a typing rule for the named operation types."""
+    return _into(TYPING, op_types)
+
+
+def factoring(*op_types: str) -> Callable[[FactoringRule], FactoringRule]:
+    """Registers a factoring rule for the named operation types."""
+    return _into(FACTORING, op_types)
+
+
+def lifting(*op_types: str) -> Callable[[LiftingRule], LiftingRule]:
+    """Registers a lifting rule for the named operation types."""
+    return _into(LIFTING, op_types)
+
+
+def _into(table, op_types):  # type: ignore[no-untyped-def]
+    def register(rule):  # type: ignore[no-untyped-def]
+        for op_type in op_types:
+            if op_type in table:
+                raise ValueError(f"A rule for {op_type} exists already.")
+            table[op_type] = rule
+        return rule
+
+    return register
+
+
+def mixed(op: tf.Operation, reason: str, remedy: str = "") -> Mixed:
+    """The type of an output that could not be proven separable."""
+    return Mixed(f"{op.type} {reason}", op.name, remedy)

@@ -1,0 +1,132 @@
+"""Operations that make tensors out of nothing but shapes, keys and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import tensorflow as tf
+
+from tf_sparse_dp.gradients.rules.registry import mixed, typing
+from tf_sparse_dp.gradients.sizes import multiply
+from tf_sparse_dp.gradients.types import (
+    FREE,
+    Batched,
+    BatchMultiple,
+    Block,
+    Dim,
+    Free,
+    Summed,
+    Type,
+)
+
+if TYPE_CHECKING:
+    from tf_sparse_dp.gradients.analysis import Analysis
+
+
+def sees_free(rule):  # type: ignore[no-untyped-def]
+    """Marks a rule that is asked even when all inputs are free."""
+    rule.sees_free = True
+    return rule
+
+
+@typing("Placeholder")
+@sees_free
+def _captured(
+    analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]
+) -> Type:
+    tensor = op.outputs[0]
+    outer = analysis.captured(tensor)
+    if tensor.dtype in (tf.resource, tf.variant):
+        return FREE
+    if not tf.is_symbolic_tensor(outer):  # Eager: a constant of the step.
+        return FREE
+    return mixed(
+        op,
+        "stands for a tensor of an outer function, whose origin is not seen",
+        "Pass the tensor as an argument of the inner tf.function.",
+    )
+
+
+@typing(
+    "Fill",
+    "RandomUniform",
+    "RandomUniformInt",
+    "RandomStandardNormal",
+    "TruncatedNormal",
+    "StatelessRandomUniform",
+    "StatelessRandomUniformV2",
+    "StatelessRandomUniformInt",
+    "StatelessRandomUniformIntV2",
+    "StatelessRandomUniformFullIntV2",
+    "StatelessRandomNormal",
+    "StatelessRandomNormalV2",
+    "StatelessTruncatedNormal",
+    "StatelessTruncatedNormalV2",
+)
+@sees_free
+def _filled(
+    analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]
+) -> Type:
+    if not all(isinstance(kind, Free) for kind in inputs):
+        return mixed(op, "takes its shape, key or value from example data")
+    return spread(analysis, op, analysis.sizes.value(op.inputs[0]))
+
+
+def spread(
+    analysis: Analysis, op: tf.Operation, dims: Sequence[Dim] | None
+) -> Type:
+    """Type of a data-free tensor: batched when a size is a multiple of B.
+
+    Rows that depend on no example depend on one example only. The view
+    matters where the rows are summed later: the sum then has one term per
+    example, as in a loop over examples.
+    """
+    if dims is None:
+        return FREE
+    analysis.sizes.set_dims(op.outputs[0], dims)
+    for axis, dim in enumerate(dims):
+        if isinstance(dim, BatchMultiple):
+            return Batched(axis, (Block(inner=dim.per_example),))
+    return FREE
+
+
+@typing("BroadcastTo")
+@sees_free
+def _broadcast(
+    analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]
+) -> Type:
+    value, shape = inputs
+    dims = analysis.sizes.value(op.inputs[1])
+    if not isinstance(shape, Free) or isinstance(value, Summed):
+        return mixed(op, "spreads a batch sum over examples")
+    if dims is None:
+        return mixed(op, "has a shape that is not known while tracing")
+    if isinstance(value, Free):
+        return spread(analysis, op, dims)
+    analysis.sizes.set_dims(op.outputs[0], dims)
+    axis = value.axis + len(dims) - op.inputs[0].shape.rank
+    if dims[axis] != analysis.sizes.rows(value.per_example):
+        return mixed(op, "repeats examples along the example axis")
+    return value.moved_to(axis)
+
+
+@typing("Tile")
+@sees_free
+def _tiled(
+    analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]
+) -> Type:
+    value = inputs[0]
+    counts = analysis.sizes.value(op.inputs[1])
+    if not isinstance(inputs[1], Free) or isinstance(value, Summed):
+        return mixed(op, "spreads a batch sum over examples")
+    before = analysis.sizes.dims(op.inputs[0])
+    if counts is None or before is None:
+        return FREE if isinstance(value, Free) else mixed(op, "is dynamic")
+    dims = [multiply(a, b) for a, b in zip(before, counts, strict=True)]
+    if isinstance(value, Free):
+        return spread(analysis, op, dims)
+    if counts[value.axis] != 1:
+        return mixed(op, "repeats examples along the example axis")
+    analysis.sizes.set_dims(op.outputs[0], dims)
+    return value

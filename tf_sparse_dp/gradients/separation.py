@@ -1,0 +1,223 @@
+"""Takes the gradients of a traced step apart into one term per example."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import tensorflow as tf
+
+from tf_sparse_dp.errors import NotSeparableError
+from tf_sparse_dp.gradients.analysis import Analysis
+from tf_sparse_dp.gradients.factors import Factor, added
+from tf_sparse_dp.gradients.rules.lookups import row_factor
+from tf_sparse_dp.gradients.rules.registry import FACTORING, LIFTING
+from tf_sparse_dp.gradients.types import Free, Mixed, Summed
+
+Gradient: TypeAlias = "tf.Tensor | tf.IndexedSlices | None"
+_SUMS = ("Add", "AddV2", "AddN", "Sub")
+
+
+@dataclasses.dataclass(frozen=True)
+class Separated:
+    """One variable's gradient: a free part plus one term per example.
+
+    Attributes:
+      terms: The examples' terms; None if the gradient sees no example.
+      free: What no example influences (regularisers); None if zero.
+    """
+
+    terms: Factor | None
+    free: tf.Tensor | None
+
+
+class Separation:
+    """The gradients of one step, proven to be sums over examples.
+
+    Args:
+      gradients: What a gradient tape returned while a graph was traced.
+      names: Names of the variables, for messages.
+      shapes: Shapes of the variables.
+
+    Attributes:
+      parts: One `Separated` per gradient; None where the gradient is None.
+      batch_size: Number of examples, a scalar int32 tensor.
+      consistent: Whether all inputs have that many examples; a bool tensor
+        that is known only when the step runs. It depends on shapes alone.
+
+    Raises:
+      NotSeparableError: If the proof fails for any of the gradients.
+    """
+
+    def __init__(
+        self,
+        gradients: Sequence[Gradient],
+        names: Sequence[str],
+        shapes: Sequence[Sequence[int]],
+    ):
+        targets = [t for g in gradients if g is not None for t in _tensors(g)]
+        if not targets:
+            raise NotSeparableError(
+                "No variable has a gradient. Expected a loss that depends on "
+                "at least one trainable variable; check the loss and the "
+                "variables that were passed to the optimizer."
+            )
+        if not all(tf.is_symbolic_tensor(target) for target in targets):
+            raise NotSeparableError(
+                "The gradients were computed eagerly, so there is no graph to "
+                "prove that examples do not mix. Compile the model without "
+                "run_eagerly=True, or put the training step into a "
+                "tf.function."
+            )
+        self.analysis = Analysis(targets)
+        self.batch_size = self.analysis.batch_size
+        self.consistent = self._consistency()
+        self.parts = [
+            None if g is None else self._separate(g, name, tuple(shape))
+            for g, name, shape in zip(gradients, names, shapes, strict=True)
+        ]
+
+    def _consistency(self) -> tf.Tensor:
+        sizes = [tf.shape(root)[0] for root in self.analysis.roots]
+        return tf.reduce_all(tf.stack(sizes) == self.batch_size)
+
+    def _separate(
+        self,
+        gradient: tf.Tensor | tf.IndexedSlices,
+        name: str,
+        shape: tuple[int, ...],
+    ) -> Separated:
+        for tensor in _tensors(gradient):
+            kind = self.analysis.type(tensor)
+            if isinstance(kind, Mixed):
+                raise _refusal(name, kind.reason, kind.operation, kind.remedy)
+        if isinstance(gradient, tf.IndexedSlices):
+            values, ids = gradient.values, gradient.indices
+            operation = values.op
+            if isinstance(self.analysis.type(values), Free):
+                raise _refusal(
+                    name, "the rows of its gradient see no example", values.name
+                )
+            try:
+                terms = row_factor(self.analysis, values, ids, shape, True)
+            except ValueError as error:
+                raise _refusal(
+                    name, f"{operation.type} {error}", operation.name
+                ) from error
+            return Separated(_wide(terms), None)
+        kind = self.analysis.type(gradient)
+        if isinstance(kind, Free):
+            return Separated(None, gradient)
+        if not isinstance(kind, Summed):
+            raise _refusal(
+                name,
+                "its gradient still has an example axis",
+                gradient.op.name,
+                "Pass the gradient of a loss that is summed or averaged over "
+                "examples.",
+            )
+        part = self._terms(gradient, name)
+        if part.terms is not None and part.terms.shape != shape:
+            raise _refusal(
+                name,
+                f"its gradient's terms have shape {part.terms.shape} instead "
+                f"of {shape}",
+                gradient.op.name,
+            )
+        return Separated(_wide(part.terms), part.free)
+
+    def _terms(self, tensor: tf.Tensor, name: str) -> Separated:
+        """Terms of a `Summed` tensor, by structural recursion."""
+        op = tensor.op
+        kinds = [self.analysis.type(x) for x in op.inputs]
+        summed = [i for i, k in enumerate(kinds) if isinstance(k, Summed)]
+        try:
+            if not summed:
+                rule = FACTORING.get(op.type)
+                if rule is None:
+                    raise ValueError("has no rule to take it apart")
+                return Separated(rule(self.analysis, op), None)
+            if op.type in _SUMS:
+                return self._sum(op, name)
+            lift = LIFTING.get(op.type)
+            if lift is None or len(summed) != 1:
+                raise ValueError("has no rule to take it apart")
+            (index,) = summed
+            inner = self._terms(op.inputs[index], name)
+            terms = inner.terms
+            if terms is not None:
+                terms = lift(self.analysis, op, terms, index)
+            return Separated(terms, _applied(op, inner.free, index))
+        except ValueError as error:
+            if isinstance(error, NotSeparableError):
+                raise
+            raise _refusal(name, f"{op.type} {error}", op.name) from error
+
+    def _sum(self, op: tf.Operation, name: str) -> Separated:
+        terms: list[Factor] = []
+        free: list[tf.Tensor] = []
+        for place, tensor in enumerate(op.inputs):
+            sign = -1.0 if op.type == "Sub" and place == 1 else 1.0
+            if isinstance(self.analysis.type(tensor), Free):
+                part = Separated(None, tensor)
+            else:
+                part = self._terms(tensor, name)
+            if part.terms is not None:
+                if part.terms.shape != tuple(op.outputs[0].shape):
+                    raise ValueError("spreads a batch sum over a larger shape")
+                terms.append(
+                    part.terms if sign == 1.0 else part.terms.scaled(sign)
+                )
+            if part.free is not None:
+                free.append(sign * part.free)
+        return Separated(
+            added(terms) if terms else None,
+            _sum_of(free) if free else None,
+        )
+
+
+def _sum_of(tensors: list[tf.Tensor]) -> tf.Tensor:
+    total = tensors[0]
+    for tensor in tensors[1:]:
+        total = total + tensor
+    return total
+
+
+def _applied(
+    op: tf.Operation, tensor: tf.Tensor | None, index: int
+) -> tf.Tensor | None:
+    """The same linear operation on the free part."""
+    if tensor is None:
+        return None
+    arguments = {
+        spec.name: tensor if place == index else op.inputs[place]
+        for place, spec in enumerate(op.op_def.input_arg)
+    }
+    types = {spec.type_attr for spec in op.op_def.input_arg}
+    arguments.update(
+        (spec.name, op.get_attr(spec.name))
+        for spec in op.op_def.attr
+        if spec.name not in types
+    )
+    return getattr(tf.raw_ops, op.type)(**arguments)
+
+
+def _wide(factor: Factor | None) -> Factor | None:
+    return None if factor is None else factor.cast(tf.float32)
+
+
+def _tensors(gradient: tf.Tensor | tf.IndexedSlices) -> list[tf.Tensor]:
+    if isinstance(gradient, tf.IndexedSlices):
+        return [gradient.values, gradient.indices]
+    return [gradient]
+
+
+def _refusal(
+    name: str, reason: str, operation: str, remedy: str = ""
+) -> NotSeparableError:
+    return NotSeparableError(
+        f"The gradient of '{name}' is not proven to be a sum of per-example "
+        f"parts: {reason} (operation '{operation}'). Nothing was trained. "
+        + (remedy or "Rewrite that part of the model or the loss.")
+    )

@@ -1,0 +1,385 @@
+"""Shapes of the traced graph as multiples of the batch size.
+
+Reshapes, slices and broadcasts take their shapes from small integer tensors
+that the graph computes. To know where the example axis went, those tensors
+are evaluated here symbolically: each entry is an int, a multiple of the batch
+size (`BatchMultiple`), or None when it is not known. When the batch size is
+known while tracing, multiples of it are plain ints too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_sparse_dp.gradients.types import Batched, BatchMultiple, Dim, Type
+
+_LONGEST = 64  # No shape, permutation or axis list is longer than this.
+
+
+def multiply(a: Dim, b: Dim) -> Dim:
+    """Product of two sizes; None where it is not a multiple of B."""
+    if a == 0 or b == 0:
+        return 0
+    if a is None or b is None:
+        return None
+    if isinstance(a, BatchMultiple):
+        if isinstance(b, BatchMultiple):
+            return None
+        return BatchMultiple(a.per_example * b)
+    if isinstance(b, BatchMultiple):
+        return multiply(b, a)
+    return a * b
+
+
+def divide(a: Dim, b: Dim) -> Dim:
+    """Quotient of two sizes when it is exact for every B, else None."""
+    if a is None or b is None or b == 0:
+        return None
+    if isinstance(a, BatchMultiple):
+        size = b.per_example if isinstance(b, BatchMultiple) else b
+        if a.per_example % size:
+            return None
+        quotient = a.per_example // size
+        return quotient if isinstance(b, BatchMultiple) else BatchMultiple(quotient)
+    if isinstance(b, BatchMultiple) or a % b:
+        return None
+    return a // b
+
+
+def product(dims: Sequence[Dim]) -> Dim:
+    """Product of sizes."""
+    result: Dim = 1
+    for dim in dims:
+        result = multiply(result, dim)
+    return result
+
+
+class Sizes:
+    """Symbolic values of integer tensors and shapes of all tensors.
+
+    Args:
+      types: Maps a tensor to its type, or None when it has none yet.
+      batch_size: The batch size if it is known while tracing.
+    """
+
+    def __init__(
+        self, types: Callable[[tf.Tensor], Type | None], batch_size: int | None
+    ):
+        self._types = types
+        self._values: dict[tuple[str, int], list[Dim] | None] = {}
+        self._dims: dict[tuple[str, int], list[Dim]] = {}
+        self.batch_size = batch_size
+
+    def rows(self, per_example: int) -> Dim:
+        """The size of an axis with `per_example` rows per example."""
+        if self.batch_size is None:
+            return BatchMultiple(per_example)
+        return per_example * self.batch_size
+
+    def set_dims(self, tensor: tf.Tensor, dims: Sequence[Dim]) -> None:
+        """Records a shape that TensorFlow's own inference does not see."""
+        self._dims[key(tensor)] = list(dims)
+
+    def dims(self, tensor: tf.Tensor) -> list[Dim] | None:
+        """The shape of a tensor; None when even the rank is unknown."""
+        known = self._dims.get(key(tensor))
+        if known is not None:
+            return known
+        if tensor.shape.rank is None:
+            return None
+        dims: list[Dim] = list(tensor.shape.as_list())
+        kind = self._types(tensor)
+        if isinstance(kind, Batched):
+            dims[kind.axis] = self.rows(kind.per_example)
+        if None in dims:
+            computed = self._computed_dims(tensor)
+            if computed is not None and len(computed) == len(dims):
+                dims = [
+                    there if here is None else here
+                    for here, there in zip(dims, computed, strict=True)
+                ]
+        self._dims[key(tensor)] = dims
+        return dims
+
+    def _computed_dims(self, tensor: tf.Tensor) -> list[Dim] | None:
+        op = tensor.op
+        if op.type in _SHAPED_BY:
+            return self.value(op.inputs[_SHAPED_BY[op.type]])
+        if op.type in _SHAPED_LIKE:
+            return self.dims(op.inputs[_SHAPED_LIKE[op.type]])
+        if len(op.inputs) == 2 and op.type in _BROADCASTING:
+            left, right = (self.dims(x) for x in op.inputs)
+            if left is None or right is None:
+                return None
+            return broadcast(left, right)
+        return None
+
+    def value(self, tensor: tf.Tensor) -> list[Dim] | None:
+        """Entries of a small integer tensor, flattened; None if unknown."""
+        name = key(tensor)
+        if name not in self._values:
+            self._values[name] = None  # Ends recursion through loops.
+            self._values[name] = self._value(tensor)
+        return self._values[name]
+
+    def scalar(self, tensor: tf.Tensor) -> int | None:
+        """The one entry of an integer tensor if it is a known int."""
+        entries = self.value(tensor)
+        if entries is None or len(entries) != 1:
+            return None
+        return entries[0] if isinstance(entries[0], int) else None
+
+    def ints(self, tensor: tf.Tensor) -> list[int] | None:
+        """All entries of an integer tensor if they are known ints."""
+        entries = self.value(tensor)
+        if entries is None or not all(isinstance(v, int) for v in entries):
+            return None
+        return entries  # type: ignore[return-value]
+
+    def _value(self, tensor: tf.Tensor) -> list[Dim] | None:
+        if not tensor.dtype.is_integer:
+            return None
+        evaluate = _EVALUATORS.get(tensor.op.type)
+        if evaluate is not None:
+            entries = evaluate(self, tensor.op, tensor.value_index)
+            if entries is not None:
+                return entries
+        constant = tf.get_static_value(tensor)
+        if constant is None or np.size(constant) > _LONGEST:
+            return None
+        return [int(v) for v in np.ravel(constant)]
+
+
+def key(tensor: tf.Tensor) -> tuple[str, int]:
+    """Identity of a symbolic tensor within its graph."""
+    return (tensor.op.name, tensor.value_index)
+
+
+def broadcast(left: Sequence[Dim], right: Sequence[Dim]) -> list[Dim]:
+    """The broadcast of two shapes; None entries where it is not known."""
+    rank = max(len(left), len(right))
+    left = [1] * (rank - len(left)) + list(left)
+    right = [1] * (rank - len(right)) + list(right)
+    return [
+        b if a == 1 else a if b == 1 or a == b else None
+        for a, b in zip(left, right, strict=True)
+    ]
+
+
+# Input that gives the output's shape, and input whose shape the output has.
+_SHAPED_BY = {
+    "Fill": 0,
+    "BroadcastTo": 1,
+    "Reshape": 1,
+    "RandomUniform": 0,
+    "RandomStandardNormal": 0,
+    "TruncatedNormal": 0,
+    "RandomUniformInt": 0,
+    "StatelessRandomUniform": 0,
+    "StatelessRandomUniformV2": 0,
+    "StatelessRandomUniformInt": 0,
+    "StatelessRandomUniformIntV2": 0,
+    "StatelessRandomUniformFullIntV2": 0,
+    "StatelessRandomNormal": 0,
+    "StatelessRandomNormalV2": 0,
+    "StatelessTruncatedNormal": 0,
+    "StatelessTruncatedNormalV2": 0,
+    "StatelessRandomGammaV3": 0,
+}
+_SHAPED_LIKE = dict.fromkeys(
+    "Identity Cast ZerosLike OnesLike Neg Exp Log Sqrt Rsqrt Square Abs Sign "
+    "LogicalNot StopGradient Reciprocal Floor Sigmoid Tanh Relu".split(),
+    0,
+)
+_BROADCASTING = frozenset(
+    "Add AddV2 Sub Mul RealDiv DivNoNan Maximum Minimum GreaterEqual Greater "
+    "Less LessEqual Equal NotEqual LogicalAnd LogicalOr Pow".split()
+)
+
+
+def _shape(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
+    return sizes.dims(op.inputs[index])
+
+
+def _size(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
+    dims = sizes.dims(op.inputs[0])
+    return None if dims is None else [product(dims)]
+
+
+def _same(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
+    return sizes.value(op.inputs[0])
+
+
+def _joined(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
+    inputs = op.inputs[:-1] if op.type == "ConcatV2" else op.inputs
+    parts = [sizes.value(x) for x in inputs]
+    if any(part is None for part in parts):
+        return None
+    return [entry for part in parts for entry in part]  # type: ignore[union-attr]
+
+
+def _gathered(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
+    entries, where = sizes.value(op.inputs[0]), sizes.ints(op.inputs[1])
+    if entries is None or where is None or op.inputs[0].shape.rank != 1:
+        return None
+    return [entries[i] for i in where]
+
+
+def _sliced(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
+    entries = sizes.value(op.inputs[0])
+    bounds = [sizes.ints(x) for x in op.inputs[1:4]]
+    if entries is None or any(b is None or len(b) != 1 for b in bounds):
+        return None
+    if op.get_attr("ellipsis_mask") or op.get_attr("new_axis_mask"):
+        return None
+    begin, end, stride = (b[0] for b in bounds)  # type: ignore[index]
+    if op.get_attr("shrink_axis_mask"):
+        return [entries[begin]]
+    return entries[
+        None if op.get_attr("begin_mask") else begin : None
+        if op.get_attr("end_mask")
+        else end : stride
+    ]
+
+
+def _product(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
+    entries = sizes.value(op.inputs[0])
+    if entries is None or op.inputs[0].shape.rank != 1:
+        return None
+    return [product(entries)]
+
+
+def _pairwise(combine: Callable[[Any, Any], Dim]) -> Any:
+    def evaluate(
+        sizes: Sizes, op: tf.Operation, index: int
+    ) -> list[Dim] | None:
+        left, right = (sizes.value(x) for x in op.inputs)
+        if left is None or right is None:
+            return None
+        if len(left) == 1:
+            left = left * len(right)
+        if len(right) == 1:
+            right = right * len(left)
+        if len(left) != len(right):
+            return None
+        return [combine(a, b) for a, b in zip(left, right, strict=True)]
+
+    return evaluate
+
+
+def _on_ints(combine: Callable[[int, int], int]) -> Any:
+    def guarded(a: Dim, b: Dim) -> Dim:
+        if isinstance(a, int) and isinstance(b, int):
+            return combine(a, b)
+        return None
+
+    return _pairwise(guarded)
+
+
+def _maximum(a: Dim, b: Dim) -> Dim:
+    # TensorFlow guards divisions by sizes with max(size, 1). A multiple of B
+    # is at least 1 unless the batch is empty, where nothing is summed.
+    if isinstance(a, BatchMultiple) and b in (0, 1):
+        return a
+    if isinstance(b, BatchMultiple) and a in (0, 1):
+        return b
+    if isinstance(a, int) and isinstance(b, int):
+        return max(a, b)
+    return None
+
+
+def _floor_divide(a: Dim, b: Dim) -> Dim:
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b if b else None
+    return divide(a, b)
+
+
+def _range(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
+    bounds = [sizes.scalar(x) for x in op.inputs]
+    if any(b is None for b in bounds):
+        return None
+    entries = range(*bounds)  # type: ignore[arg-type]
+    return list(entries) if len(entries) <= _LONGEST else None
+
+
+def _stitched(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
+    half = len(op.inputs) // 2
+    entries: dict[int, Dim] = {}
+    for where, what in zip(op.inputs[:half], op.inputs[half:], strict=True):
+        positions, values = sizes.ints(where), sizes.value(what)
+        if positions is None or values is None:
+            return None
+        if len(positions) != len(values):
+            return None
+        entries.update(zip(positions, values, strict=True))
+    return [entries.get(i) for i in range(len(entries))]
+
+
+def _inverted(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
+    permutation = sizes.ints(op.inputs[0])
+    if permutation is None:
+        return None
+    return [permutation.index(i) for i in range(len(permutation))]
+
+
+def _filled(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
+    dims, entry = sizes.ints(op.inputs[0]), sizes.value(op.inputs[1])
+    if dims is None or entry is None or int(np.prod(dims)) > _LONGEST:
+        return None
+    return entry * int(np.prod(dims))
+
+
+def _offsets(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
+    axis = sizes.scalar(op.inputs[0])
+    shapes = [sizes.value(x) for x in op.inputs[1 : index + 1]]
+    rank = op.inputs[1].shape[0]
+    if axis is None or rank is None:
+        return None
+    offset: Dim = 0
+    for shape in shapes:
+        here = None if shape is None else shape[axis]
+        if offset == 0:
+            offset = here
+        elif isinstance(offset, BatchMultiple) and isinstance(
+            here, BatchMultiple
+        ):
+            offset = BatchMultiple(offset.per_example + here.per_example)
+        elif isinstance(offset, int) and isinstance(here, int):
+            offset = offset + here
+        else:
+            offset = None
+    return [offset if i == axis % rank else 0 for i in range(rank)]
+
+
+_EVALUATORS: dict[
+    str, Callable[[Sizes, tf.Operation, int], list[Dim] | None]
+] = {
+    "Shape": _shape,
+    "ShapeN": _shape,
+    "Size": _size,
+    "Identity": _same,
+    "Cast": _same,
+    "ExpandDims": _same,
+    "Squeeze": _same,
+    "Reshape": _same,
+    "Pack": _joined,
+    "ConcatV2": _joined,
+    "GatherV2": _gathered,
+    "StridedSlice": _sliced,
+    "Prod": _product,
+    "Mul": _pairwise(multiply),
+    "FloorDiv": _pairwise(_floor_divide),
+    "Maximum": _pairwise(_maximum),
+    "AddV2": _on_ints(lambda a, b: a + b),
+    "Sub": _on_ints(lambda a, b: a - b),
+    "FloorMod": _on_ints(lambda a, b: a % b if b else 0),
+    "Range": _range,
+    "DynamicStitch": _stitched,
+    "InvertPermutation": _inverted,
+    "Fill": _filled,
+    "ConcatOffset": _offsets,
+}
