@@ -17,22 +17,22 @@ pytestmark = pytest.mark.once
 CASES = [(1, 1), (2, 1), (10, 3), (10, 10), (400, 100), (900, 1), (900, 899)]
 
 
-def _tail(n: int, b: int, limit: int) -> Fraction:
-    """P(Binomial(n, b/n) > limit), without rounding."""
+def _tail(n: int, b: int, limit: int, examples: int) -> Fraction:
+    """P(Binomial(examples, b/n) > limit), without rounding."""
     favourable = sum(
-        math.comb(n, k) * b**k * (n - b) ** (n - k)
-        for k in range(limit + 1, n + 1)
+        math.comb(examples, k) * b**k * (n - b) ** (examples - k)
+        for k in range(limit + 1, examples + 1)
     )
-    return Fraction(favourable, n**n)
+    return Fraction(favourable, n**examples)
 
 
 @pytest.mark.parametrize(("n", "b"), CASES)
 def test_overflow_probability_is_a_tight_upper_bound(n, b):
     sizes = BatchSizes(num_examples=n, batch_size=b)
     for limit in {0, b - 1, b, min(n, b + 5), min(n, b + 60), n - 1, n, n + 1}:
-        exact = _tail(n, b, limit)
+        exact = _tail(n, b, limit, examples=n + 1)
         bound = sizes.overflow_probability(limit)
-        assert Fraction(bound) >= exact
+        assert Fraction(bound) >= exact >= _tail(n, b, limit, examples=n)
         assert bound <= float(exact) * (1 + 1e-14) + 1e-42
 
 
@@ -41,14 +41,15 @@ def test_overflow_probability_is_a_tight_upper_bound(n, b):
 def test_smallest_limit_is_the_smallest(n, b, probability):
     sizes = BatchSizes(num_examples=n, batch_size=b)
     limit = sizes.smallest_limit(probability)
-    assert _tail(n, b, limit) <= probability
-    assert limit == 0 or _tail(n, b, limit - 1) > probability
+    assert _tail(n, b, limit, examples=n + 1) <= probability
+    assert limit == 0 or _tail(n, b, limit - 1, examples=n + 1) > probability
 
 
 def test_what_lies_beyond_the_table_is_bounded_not_forgotten():
     sizes = BatchSizes(num_examples=10**9, batch_size=100)
     assert 0 < sizes.overflow_probability(10**6) <= 1e-42
-    assert sizes.overflow_probability(10**9) == 0.0
+    assert sizes.overflow_probability(10**9) > 0.0
+    assert sizes.overflow_probability(10**9 + 1) == 0.0
 
 
 def test_large_batches_agree_with_the_normal_distribution():

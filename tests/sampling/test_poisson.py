@@ -140,7 +140,7 @@ def test_places_are_uniform_and_do_not_depend_on_others():
 
 def test_overflow_keeps_a_uniform_part():
     """False failure: 2e-6. Keeping the first ones is rejected."""
-    n = limit = 6
+    n = 6
     sampling = PoissonSampling(
         num_examples=n, batch_size=3, steps=6000, max_batch_size=3
     )
@@ -148,7 +148,8 @@ def test_overflow_keeps_a_uniform_part():
     drawn = members(slots, n)
     sizes = np.bincount(drawn.sum(1), minlength=n + 1)
     assert sizes[4:].sum() == 0
-    overflow = sum(binomial(n, 0.5, k) for k in range(4, limit + 1))
+    # Of a neighbour, which may have one example more.
+    overflow = sum(binomial(n + 1, 0.5, k) for k in range(4, n + 2))
     assert sampling.overflow_probability == pytest.approx(overflow)
     claims = {str(k): binomial(n, 0.5, k) for k in range(3)}
     claims["3"] = 1 - sum(claims.values())
@@ -196,11 +197,15 @@ def test_empty_draws_are_batches_of_padding():
 
 def test_all_examples_in_every_step():
     sampling = PoissonSampling(num_examples=5, batch_size=5, steps=3)
-    assert sampling.max_batch_size == 5
+    # One row to spare: a neighbour with one example more must fit as well.
+    assert sampling.max_batch_size == 6
     assert sampling.overflow_probability == 0.0
-    for ids, _, weight in sampling.dataset((np.arange(5),)).as_numpy_iterator():
-        assert sorted(ids) == [0, 1, 2, 3, 4]
-        assert weight.all()
+    tight = dataclasses.replace(sampling, max_batch_size=5)
+    assert tight.overflow_probability == 1.0
+    data = (np.arange(1, 6),)
+    for ids, _, weight in sampling.dataset(data).as_numpy_iterator():
+        assert sorted(ids) == [0, 1, 2, 3, 4, 5]
+        np.testing.assert_array_equal(weight, ids > 0)
 
 
 def _ids(dataset: tf.data.Dataset) -> list[tuple[int, ...]]:

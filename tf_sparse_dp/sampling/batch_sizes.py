@@ -33,8 +33,8 @@ class BatchSizes:
 
     Example:
       >>> sizes = BatchSizes(num_examples=2, batch_size=1)
-      >>> round(sizes.overflow_probability(1), 12)  # both examples are drawn
-      0.25
+      >>> round(sizes.overflow_probability(2), 12)  # three of three are drawn
+      0.125
     """
 
     def __init__(self, *, num_examples: int, batch_size: int):
@@ -45,28 +45,33 @@ class BatchSizes:
             weights[k + 1] = weights[k] * (n - k) * b // ((k + 1) * (n - b))
         for k in range(b, max(0, b - reach), -1):
             weights[k - 1] = weights[k] * k * (n - b) // ((n - k + 1) * b)
-        self._largest = n
+        self._num_examples = n
+        self._batch_size = b
         self._sizes = sorted(weights)
         self._cumulative = list(
             itertools.accumulate(weights[k] for k in self._sizes)
         )
-        self._total = self._cumulative[-1]
 
     def draw(self, draws: Draws) -> int:
         """One batch size, by inversion of the table."""
-        position = draws.below(self._total)
+        position = draws.below(self._cumulative[-1])
         return self._sizes[bisect.bisect_right(self._cumulative, position)]
 
     def overflow_probability(self, limit: int) -> float:
-        """An upper bound of P(K > limit), tight to 15 digits."""
-        if limit >= self._largest:
+        """An upper bound of P(K' > limit), tight to 15 digits.
+
+        K' is the size of a batch from n + 1 examples at the same q: a guarantee
+        about adding an example must hold for the data set that has it, where
+        P(K' > limit) = (1 - q) P(K > limit) + q P(K > limit - 1).
+        """
+        if limit > self._num_examples:
             return 0.0
-        within = bisect.bisect_right(self._sizes, limit)
-        below = self._cumulative[within - 1] if within else 0
+        n, b = self._num_examples, self._batch_size
+        tail = (n - b) * self._above(limit) + b * self._above(limit - 1)
         # Python divides integers to the nearest float: the next one up is
         # above the true ratio.
-        tail = (self._total - below) / self._total + _LEFT_OUT
-        return min(1.0, math.nextafter(tail, 1.0))
+        bound = tail / (n * self._cumulative[-1]) + _LEFT_OUT
+        return min(1.0, math.nextafter(bound, 1.0))
 
     def smallest_limit(self, probability: float) -> int:
         """The smallest limit that is exceeded with at most `probability`."""
@@ -75,4 +80,12 @@ class BatchSizes:
             -probability,
             key=lambda limit: -self.overflow_probability(limit),
         )
-        return [*self._sizes[first : first + 1], self._largest][0]
+        if first == len(self._sizes):
+            return self._num_examples + 1
+        return self._sizes[first]
+
+    def _above(self, limit: int) -> int:
+        """The weight of all sizes above `limit`."""
+        within = bisect.bisect_right(self._sizes, limit)
+        below = self._cumulative[within - 1] if within else 0
+        return self._cumulative[-1] - below

@@ -43,7 +43,8 @@ class PoissonSampling:
     - *Overflow.* A batch larger than `max_batch_size` is cut to a uniformly
       random part of itself. Then examples displace each other, which Poisson
       accounting does not cover; it happens with at most
-      `overflow_probability` in a step, and the plan charges that to delta.
+      `overflow_probability` in a step, and the plan charges that to delta. The
+      bound holds for these data and with one example more.
     - *Place.* Drawn examples go to uniformly random slots among the
       `max_batch_size` rows, padding to the others. Taking one example out
       leaves the joint distribution of the others' slots as it was. So whatever
@@ -220,7 +221,7 @@ class PoissonSampling:
           >>> ids = {"user": np.arange(4), "item": np.arange(4)}
           >>> for x, y, weight in sampling.dataset((ids, np.ones(4))):
           ...     print(sorted(x), x["user"].shape, weight.dtype.name)
-          ['item', 'user'] (4,) float16
+          ['item', 'user'] (5,) float16
         """
         examples = open_examples(data, self.num_examples)
         iterations = fresh_draws(checked_seed(seed))
