@@ -11,7 +11,7 @@ from sampling_claims import refuted
 
 from tf_sparse_dp.sampling.draws import Draws, checked_seed, fresh_draws
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.lane]
 
 
 @pytest.fixture

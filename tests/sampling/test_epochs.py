@@ -9,7 +9,7 @@ import pytest
 
 from tf_sparse_dp.sampling import EpochSampling
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.lane]
 
 
 def test_facts():

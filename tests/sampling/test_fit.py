@@ -9,7 +9,10 @@ import tensorflow as tf
 from tf_sparse_dp.sampling import EpochSampling, PoissonSampling, RandomAccess
 
 # Keras 3.15 warns of its own default whenever it is given a data set.
-pytestmark = pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
+pytestmark = [
+    pytest.mark.lane,
+    pytest.mark.filterwarnings("ignore:`shuffle=True` was passed"),
+]
 
 keras = tf.keras
 
@@ -20,7 +23,7 @@ FEATURES = {"user": USERS, "item": ITEMS}
 SAMPLING = PoissonSampling(num_examples=N, batch_size=20, steps=42)
 
 
-def _model(steps_per_execution: int = 1):
+def _model(**compile_options):
     user = keras.Input([], dtype="int64", name="user")
     item = keras.Input([], dtype="int64", name="item")
     vectors = [
@@ -35,14 +38,21 @@ def _model(steps_per_execution: int = 1):
         optimizer=keras.optimizers.SGD(0.05),
         loss="mse",
         weighted_metrics=["mae"],
-        steps_per_execution=steps_per_execution,
+        **compile_options,
     )
     return model
 
 
-@pytest.mark.parametrize("steps_per_execution", [1, 7])
-def test_fit_takes_the_steps_of_the_plan(steps_per_execution):
-    model = _model(steps_per_execution)
+@pytest.mark.parametrize(
+    "compile_options",
+    [
+        {"jit_compile": False},
+        {"jit_compile": True},
+        {"jit_compile": False, "steps_per_execution": 7},
+    ],
+)
+def test_fit_takes_the_steps_of_the_plan(compile_options):
+    model = _model(**compile_options)
     labels = np.ones([N, 1], np.float32)
     history = model.fit(SAMPLING.dataset((FEATURES, labels)), verbose=0)
     assert int(model.optimizer.iterations) == SAMPLING.num_steps

@@ -12,7 +12,7 @@ from tf_sparse_dp.sampling.padding import (
     pad_rows,
 )
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.lane]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tf_sparse_dp.sampling import EpochSampling, PoissonSampling, RandomAccess
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.lane]
 
 N = 60
 IDS = np.arange(1, N + 1)
