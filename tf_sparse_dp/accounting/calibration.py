@@ -1,0 +1,213 @@
+"""From noise to epsilon and back, for batches that may overflow."""
+
+from __future__ import annotations
+
+import decimal
+import functools
+import math
+from collections.abc import Callable
+
+from tf_sparse_dp.accounting.accountants import GRID_POINTS, ideal_epsilon
+from tf_sparse_dp.accounting.events import Sampling
+
+
+def round_up(value: float, digits: int) -> float:
+    """The smallest number of so many significant digits that is not below.
+
+    Example:
+      >>> round_up(1.23401, 4), round_up(0.5, 4)
+      (1.235, 0.5)
+    """
+    if value == 0 or not math.isfinite(value):
+        return value
+    exact = decimal.Decimal(value)
+    unit = decimal.Decimal(1).scaleb(exact.adjusted() - digits + 1)
+    return float(exact.quantize(unit, rounding=decimal.ROUND_CEILING))
+
+
+def overflow_charge(
+    *, compositions: int, epsilon: float, overflow_probability: float
+) -> float:
+    r"""The part of delta that cut batches use up.
+
+    .. math:: k (1 + e^\varepsilon) p
+
+    with k = `compositions`, ε = `epsilon`, p = `overflow_probability`.
+
+    **Guarantee**: let M compose k exact Poisson-sampled steps and let M' cut
+    batches that are too large. Run both on the same randomness: they agree
+    unless one of k draws overflows, so on *any* data set with at most
+    `num_examples` units their outputs differ by at most kp in total variation.
+    If M is (ε, δ₀)-DP then for neighbours D, D' and any event S
+
+        P(M'(D) ∈ S) ≤ P(M(D) ∈ S) + kp
+                     ≤ e^ε P(M(D') ∈ S) + δ₀ + kp
+                     ≤ e^ε (P(M'(D') ∈ S) + kp) + δ₀ + kp,
+
+    so M' is (ε, δ₀ + k(1 + e^ε)p)-DP.
+
+    Example:
+      >>> overflow_charge(
+      ...     compositions=10, epsilon=0.0, overflow_probability=0.25e-9
+      ... )
+      5e-09
+    """
+    chance = compositions * overflow_probability
+    if chance == 0:
+        return 0.0
+    try:
+        return chance * (1 + math.exp(epsilon))
+    except OverflowError:
+        return math.inf
+
+
+def overflow_error(sampling: Sampling, delta: float) -> ValueError:
+    """For a plan whose batches overflow too often."""
+    return ValueError(
+        "sampling.overflow_probability is "
+        f"{sampling.overflow_probability:.3g} in each of "
+        f"{sampling.num_compositions} steps, which alone uses up all of "
+        f"delta={delta:g}. Raise max_batch_size of the sampling, so that "
+        "draws are cut more rarely."
+    )
+
+
+def spent_epsilon(
+    sampling: Sampling,
+    *,
+    noise_multiplier: float,
+    delta: float,
+    compositions: int,
+) -> float:
+    """Epsilon at `delta` after so many compositions, overflow included.
+
+    Infinite where overflow alone costs more than delta.
+    """
+
+    def ideal(remaining: float) -> float:
+        return ideal_epsilon(
+            sampling_probability=sampling.sampling_probability,
+            noise_multiplier=noise_multiplier,
+            compositions=compositions,
+            delta=remaining,
+            relation=sampling.neighbouring_relation,
+        )
+
+    if compositions == 0:
+        return 0.0
+    epsilon = ideal(delta)
+    if sampling.overflow_probability == 0:
+        return epsilon
+    # The charge grows with epsilon, and epsilon with the charge. Reserve the
+    # charge at `reach`: an epsilon that does not exceed it is charged no more
+    # than was reserved, so it holds. Otherwise reach further; each round goes
+    # up by at least a thousandth, until the charge passes delta.
+    while True:
+        reach = epsilon + 1e-3 * (1 + epsilon)
+        charge = overflow_charge(
+            compositions=compositions,
+            epsilon=reach,
+            overflow_probability=sampling.overflow_probability,
+        )
+        if charge >= delta:
+            return math.inf
+        epsilon = ideal(delta - charge)
+        if epsilon <= reach:
+            return epsilon
+
+
+def calibrated_noise_multiplier(
+    sampling: Sampling, *, epsilon: float, delta: float
+) -> float:
+    """The least noise, to 5 digits, with which all compositions fit epsilon.
+
+    Raises:
+      ValueError: Overflow alone costs more than delta, or no noise suffices.
+    """
+    compositions = sampling.num_compositions
+    charge = overflow_charge(
+        compositions=compositions,
+        epsilon=epsilon,
+        overflow_probability=sampling.overflow_probability,
+    )
+    if charge >= delta:
+        raise overflow_error(sampling, delta)
+
+    def epsilon_at(
+        noise_multiplier: float, grid_points: int = GRID_POINTS
+    ) -> float:
+        return ideal_epsilon(
+            sampling_probability=sampling.sampling_probability,
+            noise_multiplier=noise_multiplier,
+            compositions=compositions,
+            delta=delta - charge,
+            relation=sampling.neighbouring_relation,
+            grid_points=grid_points,
+        )
+
+    # A guess, by concentrated DP and a central limit: no bound, only near. Then
+    # a coarse grid, to look at the fine one in a few places only.
+    tail = -math.log(delta - charge)
+    mu = math.sqrt(2) * (math.sqrt(tail + epsilon) - math.sqrt(tail))
+    guess = math.sqrt(compositions) / mu
+    if sampling.sampling_probability is not None:
+        ratio = 1 / (guess * sampling.sampling_probability)
+        guess = 1 / math.sqrt(math.log1p(ratio**2))
+    guess = _least_noise(
+        functools.partial(epsilon_at, grid_points=GRID_POINTS // 10),
+        target=epsilon,
+        guess=guess,
+        tolerance=1e-3,
+    )
+    noise_multiplier = round_up(
+        _least_noise(epsilon_at, target=epsilon, guess=guess, tolerance=1e-4),
+        digits=5,
+    )
+    # Discretisation may leave the curve uneven in the last digit.
+    while epsilon_at(noise_multiplier) > epsilon:
+        noise_multiplier = round_up(noise_multiplier * (1 + 1e-9), digits=5)
+    return noise_multiplier
+
+
+def _least_noise(
+    epsilon_at: Callable[[float], float],
+    *,
+    target: float,
+    guess: float,
+    tolerance: float,
+) -> float:
+    """A noise multiplier that meets the target while one just below does not.
+
+    Secants between logarithms, where the falling epsilon is nearly a line.
+    """
+    low, high = -math.inf, math.inf
+    point, slope = math.log(guess), -1.5
+    before = math.nan, math.nan
+    for evaluation in range(60):
+        ratio = epsilon_at(math.exp(point)) / target
+        if ratio > 1:
+            low = max(low, point)
+        else:
+            high = min(high, point)
+        if high - low <= tolerance:
+            return math.exp(high)
+        excess = math.log(min(max(ratio, 0.05), 20.0))
+        if before[1] != excess and evaluation > 0:
+            slope = (excess - before[1]) / (point - before[0])
+        before = point, excess
+        if slope >= 0 or (evaluation >= 10 and math.isfinite(high - low)):
+            slope = -math.inf  # Not a falling line: halve, below.
+        step = min(max(-excess / slope, -2.0), 2.0)
+        # Past the root, towards the end of the bracket that is further away.
+        point += step
+        point += math.copysign(tolerance * 0.4, (high - point) - (point - low))
+        if not low < point < high or slope == -math.inf:
+            if not math.isfinite(high - low):
+                point = before[0] + math.copysign(1.0, ratio - 1)
+            else:
+                point = (low + high) / 2
+    raise ValueError(
+        f"epsilon={target:g} was not reached by a noise multiplier of up to "
+        f"{math.exp(max(low, before[0])):.3g}. Ask for a larger epsilon or "
+        "a larger delta."
+    )

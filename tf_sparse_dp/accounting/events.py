@@ -1,0 +1,149 @@
+"""What training releases, in the words of `dp_accounting`."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+import dp_accounting
+
+_RELATIONS = {
+    "add_or_remove_one": dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
+    "zero_out": dp_accounting.NeighboringRelation.REPLACE_SPECIAL,
+}
+
+
+@runtime_checkable
+class Sampling(Protocol):
+    """The public facts about batches that an account needs.
+
+    `PoissonSampling` and `EpochSampling` have them; so may a class of your
+    own, as long as what it says is true of the batches that are trained on.
+
+    Attributes:
+      num_examples: Privacy units in the data. Public; of two neighbours that
+        differ in size it is the size of the larger.
+      sampling_probability: Probability with which each unit is in a batch,
+        independently of all others; None claims no amplification.
+      num_compositions: How often the mechanism is applied to a unit: steps, or
+        passes when a unit is in at most one batch of a pass.
+      composition_unit: "step" or "pass".
+      neighbouring_relation: "add_or_remove_one" or "zero_out".
+      overflow_probability: Upper bound, for each step, on the probability that
+        the batch drawn is not the batch used.
+      unit: What is protected, in a word.
+      description: One sentence about how batches are drawn.
+    """
+
+    @property
+    def num_examples(self) -> int: ...
+    @property
+    def sampling_probability(self) -> float | None: ...
+    @property
+    def num_compositions(self) -> int: ...
+    @property
+    def composition_unit(self) -> str: ...
+    @property
+    def neighbouring_relation(self) -> str: ...
+    @property
+    def overflow_probability(self) -> float: ...
+    @property
+    def unit(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+    def get_config(self) -> dict[str, Any]: ...
+
+
+def check_sampling(sampling: object) -> None:
+    """Refuses a sampling whose facts no account below is right for.
+
+    Raises:
+      TypeError: It lacks a fact.
+      ValueError: A fact is impossible, or the combination is not covered.
+    """
+    if not isinstance(sampling, Sampling):
+        raise TypeError(
+            f"sampling is {sampling!r}, expected a PoissonSampling or an "
+            "EpochSampling. Construct one and pass the object itself."
+        )
+    if sampling.num_compositions < 1:
+        raise ValueError(
+            f"sampling.num_compositions is {sampling.num_compositions}, "
+            "expected at least 1. Plan for at least one step or pass."
+        )
+    if not 0 <= sampling.overflow_probability <= 1:
+        raise ValueError(
+            "sampling.overflow_probability is "
+            f"{sampling.overflow_probability}, expected a probability. "
+            "Give an upper bound on the chance that a draw is cut short."
+        )
+    relation = neighbouring_relation(sampling.neighbouring_relation)
+    probability = sampling.sampling_probability
+    if probability is None:
+        return
+    if not 0 < probability <= 1:
+        raise ValueError(
+            f"sampling.sampling_probability is {probability}, expected a "
+            "number in (0, 1], or None for no amplification."
+        )
+    # Amplification is proven here for a unit's presence only. In a fixed-size
+    # neighbour the other units' chances would have to be the same in both.
+    if relation is not dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE:
+        raise ValueError(
+            "sampling has a sampling_probability and the neighbouring "
+            f"relation {sampling.neighbouring_relation!r}, expected "
+            "'add_or_remove_one' with Poisson sampling. Use PoissonSampling, "
+            "or EpochSampling, which claims no amplification."
+        )
+
+
+def neighbouring_relation(name: str) -> dp_accounting.NeighboringRelation:
+    """The relation of `dp_accounting` with our name.
+
+    "zero_out" replaces a unit by one whose contribution is zero; everything
+    else, the number of units included, stays as it was.
+
+    Raises:
+      ValueError: Unknown name.
+    """
+    if name not in _RELATIONS:
+        raise ValueError(
+            f"neighbouring_relation is {name!r}, expected one of "
+            f"{sorted(_RELATIONS)}. Other relations need other sensitivities; "
+            "they are not supported."
+        )
+    return _RELATIONS[name]
+
+
+def training_event(
+    *,
+    sampling_probability: float | None,
+    noise_multiplier: float,
+    compositions: int,
+) -> dp_accounting.DpEvent:
+    r"""Adaptive composition of (subsampled) Gaussians.
+
+    .. math:: \tilde g_t = \mathcal N(0, z^2 C^2 I)
+      + \sum_{i \in B_t} \mathrm{clip}_C(g_i), \quad t = 1, \dots, k
+
+    with k = `compositions`, z = `noise_multiplier`, each unit in B_t with
+    probability `sampling_probability`, and C the clip norm, which cancels.
+
+    **Guarantee**: one unit changes the sum by at most C in L2, under either
+    relation: presence adds or removes one clipped vector, zeroing replaces one
+    by zero. (Replacing a unit by another would change it by up to 2C; that
+    relation is not offered.) Without amplification a composition is one *pass*:
+    its batches are disjoint, so that only one of them sees the unit, and the
+    noisy batch sums of the pass are together one Gaussian release.
+
+    Example:
+      >>> training_event(
+      ...     sampling_probability=None, noise_multiplier=2.0, compositions=3
+      ... )
+      SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=2.0), count=3)
+    """
+    if compositions == 0:
+        return dp_accounting.NoOpDpEvent()
+    event = dp_accounting.GaussianDpEvent(noise_multiplier)
+    if sampling_probability is not None:
+        event = dp_accounting.PoissonSampledDpEvent(sampling_probability, event)
+    return dp_accounting.SelfComposedDpEvent(event, compositions)

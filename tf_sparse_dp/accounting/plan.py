@@ -1,0 +1,292 @@
+"""A privacy plan: how much noise, for how long, with what guarantee."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import numbers
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import dp_accounting
+
+from tf_sparse_dp.accounting.accountants import accountant_for
+from tf_sparse_dp.accounting.calibration import (
+    calibrated_noise_multiplier,
+    overflow_charge,
+    overflow_error,
+    spent_epsilon,
+)
+from tf_sparse_dp.accounting.events import (
+    Sampling,
+    check_sampling,
+    training_event,
+)
+from tf_sparse_dp.errors import PrivacyWarning
+
+# Typed as the float that it is once the plan is constructed.
+_SOLVED_FOR: Any = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PrivacyPlan:
+    r"""The privacy budget of a training run, and the noise that keeps to it.
+
+    .. math:: P(M(D) \in S) \le e^\varepsilon P(M(D') \in S) + \delta
+
+    for every event S, neighbouring data sets D and D', and M the training run:
+    all noisy gradients of `sampling.num_compositions` steps (or passes), each
+    with Gaussian noise of standard deviation z·C on a sum of contributions
+    clipped to L2 norm C. ε = `epsilon`, δ = `delta`, z = `noise_multiplier`;
+    C is the optimizer's clip norm. Give ε to have the plan solve for z, or z
+    for ε; after construction both are set.
+
+    **Guarantee**: D and D' differ by the presence of one unit
+    (`PoissonSampling`; the larger has `num_examples`), or by one unit's
+    contribution being zeroed (`EpochSampling`); see `neighbouring_relation`.
+    Privacy is amplified by sampling only if the sampling draws every unit
+    independently. Batches that overflow are charged to δ. Every numerical
+    approximation errs upwards in ε, including the rounding of floats, and a
+    calibrated z is rounded up: the ε it costs never exceeds the one asked for.
+
+    Args:
+      epsilon: The budget; above 0 and below 500. Kept as given if given.
+      delta: In (0, 1), and well below 1/num_examples: a mechanism that
+        publishes a random example satisfies delta = 1/num_examples.
+      sampling: How batches are drawn, and how many.
+      noise_multiplier: Ratio of the noise to the clip norm; at least 0.001.
+
+    Raises:
+      TypeError: An argument is of the wrong kind.
+      ValueError: A number is out of range, not exactly one of `epsilon` and
+        `noise_multiplier` is given, or batches overflow too often for delta.
+
+    Warns:
+      PrivacyWarning: delta is at least 1/num_examples.
+
+    Example:
+      >>> from tf_sparse_dp.sampling import PoissonSampling
+      >>> sampling = PoissonSampling(
+      ...     num_examples=100_000, batch_size=1_000, epochs=3
+      ... )
+      >>> plan = PrivacyPlan(epsilon=3.0, delta=1e-7, sampling=sampling)
+      >>> round(plan.noise_multiplier, 2)
+      0.85
+      >>> plan.epsilon_spent(plan.num_compositions) <= 3.0
+      True
+
+    Reference: Koskela, Jälkö and Honkela (2020) and Doroshenko, Ghazi, Kamath,
+    Kumar and Manurangsi, "Connect the Dots" (2022), for privacy loss
+    distributions; Mironov, Talwar and Zhang (2019) for Rényi divergences.
+    """
+
+    epsilon: float = _SOLVED_FOR
+    delta: float
+    sampling: Sampling
+    noise_multiplier: float = _SOLVED_FOR
+
+    def __post_init__(self) -> None:
+        check_sampling(self.sampling)
+        self._set("delta", _number("delta", self.delta, below=1.0))
+        if (self.epsilon is None) == (self.noise_multiplier is None):
+            raise ValueError(
+                f"epsilon is {self.epsilon} and noise_multiplier is "
+                f"{self.noise_multiplier}, expected exactly one of them. Give "
+                "the one you want to fix; the plan solves for the other."
+            )
+        if self.delta * self.sampling.num_examples >= 1:
+            warnings.warn(
+                f"delta is {self.delta:g}, expected well below "
+                f"1/num_examples = {1 / self.sampling.num_examples:.3g}: with "
+                "this delta, publishing one random "
+                f"{self.sampling.unit} in the clear would count as private. "
+                "Lower delta.",
+                PrivacyWarning,
+                stacklevel=3,
+            )
+        if self.noise_multiplier is None:
+            self._set("epsilon", _number("epsilon", self.epsilon, below=500.0))
+            noise_multiplier = calibrated_noise_multiplier(
+                self.sampling, epsilon=self.epsilon, delta=self.delta
+            )
+            self._set("noise_multiplier", noise_multiplier)
+        else:
+            noise_multiplier = _number(
+                "noise_multiplier", self.noise_multiplier, at_least=1e-3
+            )
+            self._set("noise_multiplier", noise_multiplier)
+            self._set("epsilon", self._epsilon_after(self.num_compositions))
+            if math.isinf(self.epsilon):
+                raise overflow_error(self.sampling, self.delta)
+
+    def _set(self, name: str, value: float) -> None:
+        object.__setattr__(self, name, value)
+
+    def _epsilon_after(self, compositions: int) -> float:
+        return spent_epsilon(
+            self.sampling,
+            noise_multiplier=self.noise_multiplier,
+            delta=self.delta,
+            compositions=compositions,
+        )
+
+    @property
+    def num_compositions(self) -> int:
+        """Steps, or passes without amplification, that the plan pays for."""
+        return self.sampling.num_compositions
+
+    @property
+    def neighbouring_relation(self) -> str:
+        """What neighbours differ by: "add_or_remove_one" or "zero_out"."""
+        return self.sampling.neighbouring_relation
+
+    @property
+    def accountant(self) -> str:
+        """Whose number `epsilon` is: "PLD", or "RDP" where that is unsafe."""
+        charge = overflow_charge(
+            compositions=self.num_compositions,
+            epsilon=self.epsilon,
+            overflow_probability=self.sampling.overflow_probability,
+        )
+        return accountant_for(
+            sampling_probability=self.sampling.sampling_probability,
+            noise_multiplier=self.noise_multiplier,
+            compositions=self.num_compositions,
+            delta=self.delta - charge,
+        )
+
+    def event(self, compositions: int | None = None) -> dp_accounting.DpEvent:
+        """What the run, or its beginning, releases; for other accountants.
+
+        Overflow is not in it: no event before dp-accounting 0.6 can say so.
+        """
+        if compositions is None:
+            compositions = self.num_compositions
+        return training_event(
+            sampling_probability=self.sampling.sampling_probability,
+            noise_multiplier=self.noise_multiplier,
+            compositions=_count(compositions),
+        )
+
+    def epsilon_spent(self, compositions: int) -> float:
+        """Epsilon, at the plan's delta, after so many steps or passes.
+
+        Rises from 0.0 to at most `epsilon` at `num_compositions`. The first
+        call for a number costs some hundredths of a second to tenths, for very
+        long runs seconds; it is remembered. Beyond the plan it rises further,
+        to infinity where batches that overflow use up delta.
+
+        Raises:
+          ValueError: The number is negative.
+        """
+        compositions = _count(compositions)
+        epsilon = self._epsilon_after(compositions)
+        if compositions <= self.num_compositions:
+            # What was released so far is a function of the whole run.
+            return min(epsilon, self.epsilon)
+        return epsilon
+
+    def get_config(self) -> dict[str, Any]:
+        """Plain values from which `from_config` makes an equal plan."""
+        return {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "noise_multiplier": self.noise_multiplier,
+            "sampling": {
+                "class_name": type(self.sampling).__name__,
+                "config": self.sampling.get_config(),
+            },
+        }
+
+    @classmethod
+    def from_config(
+        cls,
+        config: Mapping[str, Any],
+        *,
+        samplings: Mapping[str, Any] | None = None,
+    ) -> PrivacyPlan:
+        """The plan of a `get_config`, with its noise as it was.
+
+        The noise is taken over, not calibrated anew, since it may have been
+        used already; its epsilon is computed anew. Should this version of the
+        accountant find more than the plan promised, the plan says so from then
+        on, and warns.
+
+        Args:
+          config: From `get_config`; its "sampling" may also be the object.
+          samplings: Sampling classes by name, each with a `from_config`.
+
+        Raises:
+          ValueError: No class for the sampling's name.
+        """
+        sampling = config["sampling"]
+        if isinstance(sampling, Mapping):
+            name = sampling["class_name"]
+            known = samplings or {}
+            if name not in known:
+                raise ValueError(
+                    f"the plan's sampling is a {name!r}, expected one of "
+                    f"{sorted(known)}. Pass its class in samplings, or put the "
+                    "sampling object itself into the config."
+                )
+            sampling = known[name].from_config(sampling["config"])
+        plan = cls(
+            delta=config["delta"],
+            noise_multiplier=config["noise_multiplier"],
+            sampling=sampling,
+        )
+        promised = _number("epsilon", config["epsilon"], at_least=0.0)
+        if plan.epsilon <= promised:
+            plan._set("epsilon", promised)
+        else:
+            warnings.warn(
+                f"the plan was saved with epsilon={promised:g}, but this "
+                f"version accounts for {plan.epsilon:g} at its noise "
+                f"multiplier of {plan.noise_multiplier:g}. The larger number "
+                "holds; make a new plan to keep to the smaller.",
+                PrivacyWarning,
+                stacklevel=2,
+            )
+        return plan
+
+
+def _number(
+    name: str,
+    value: object,
+    *,
+    below: float = math.inf,
+    at_least: float | None = None,
+) -> float:
+    bounds = "above 0" if at_least is None else f"of at least {at_least:g}"
+    if below < math.inf:
+        bounds += f" and below {below:g}"
+    remedy = {
+        "epsilon": "Typical budgets lie between 0.1 and 10.",
+        "delta": "A common choice is a tenth of 1/num_examples, or less.",
+        "noise_multiplier": "For training without noise, leave out the plan.",
+    }[name]
+    message = (
+        f"{name} is {value!r}, expected a finite number {bounds}. {remedy}"
+    )
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(message)
+    number = float(value)
+    enough = number > 0 if at_least is None else number >= at_least
+    if not (enough and number < below):  # also refuses NaN
+        raise ValueError(message)
+    return number
+
+
+def _count(compositions: object) -> int:
+    message = (
+        f"compositions is {compositions!r}, expected a whole number of at "
+        "least 0. Give the number of steps, or of started passes."
+    )
+    if isinstance(compositions, bool) or not isinstance(
+        compositions, numbers.Integral
+    ):
+        raise TypeError(message)
+    if compositions < 0:
+        raise ValueError(message)
+    return int(compositions)

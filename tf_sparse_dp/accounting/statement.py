@@ -1,0 +1,273 @@
+"""What may be claimed about a model, in plain words."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from typing import Any
+
+from tf_sparse_dp.accounting.calibration import round_up
+from tf_sparse_dp.accounting.plan import PrivacyPlan
+
+_NEIGHBOURS = {
+    "add_or_remove_one": (
+        "the data with and without any one {unit} (add or remove one)"
+    ),
+    "zero_out": (
+        "the data as it is, and with any one {unit} replaced by one that "
+        "contributes nothing to any gradient (zero-out); the number and order "
+        "of all others stay the same"
+    ),
+}
+
+_NOT_COVERED = (
+    "Choosing hyper-parameters, features or this run among several by looking "
+    "at the training data: each such run or look costs privacy of its own.",
+    "Losses, metrics, gradients and progress on training data that are shown, "
+    "logged or used for early stopping.",
+    "Preprocessing that was fitted to the data: vocabularies, normalisation, "
+    "filtering, the labels' making.",
+    "Weights that are not trained by this optimizer, and anything else that "
+    "was computed from the data outside it.",
+    "What the data say about a person who is not in them, or through others' "
+    "records about the same person.",
+    "Side channels: running time, memory, and the finite precision of "
+    "floating-point noise.",
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PrivacyStatement:
+    """A claim of differential privacy with all that it rests on.
+
+    `str` gives the claim in plain words; the fields are the same as data.
+
+    Attributes:
+      private: Whether a guarantee is claimed at all.
+      reasons: Why not, if not.
+      mechanism: What releases the gradients.
+      clip_norm: Bound on the L2 norm of one unit's contribution.
+      noise_multiplier: Standard deviation of the noise over `clip_norm`.
+      epsilon: At the end of the plan; None where nothing can be claimed.
+      delta: Of both epsilons.
+      epsilon_spent: Up to now; None where nothing can be claimed.
+      neighbouring_relation: "add_or_remove_one" or "zero_out".
+      unit: What one unit is.
+      sampling: How batches are drawn.
+      composition_unit: "step" or "pass".
+      compositions: Steps taken, or passes started.
+      compositions_left: Of the plan.
+      accountant: "PLD" or "RDP".
+      seeded: Whether a fixed seed was used.
+      assumptions: What must be true for the claim to hold.
+      not_covered: What the claim does not speak of.
+    """
+
+    private: bool
+    reasons: tuple[str, ...]
+    mechanism: str
+    clip_norm: float
+    noise_multiplier: float
+    epsilon: float | None
+    delta: float | None
+    epsilon_spent: float | None
+    neighbouring_relation: str | None
+    unit: str
+    sampling: str | None
+    composition_unit: str
+    compositions: int
+    compositions_left: int | None
+    accountant: str | None
+    seeded: bool
+    assumptions: tuple[str, ...]
+    not_covered: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as plain values, for JSON or a model card."""
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in dataclasses.asdict(self).items()
+        }
+
+    def __str__(self) -> str:
+        lines = ["Privacy statement", ""]
+        if self.private:
+            lines.append(f"Differentially private: {self._guarantee()}.")
+        else:
+            lines.append("NOT PRIVATE.")
+            lines += [f"- {reason}" for reason in self.reasons]
+            if self.epsilon_spent is not None:
+                lines.append(f"Were it not for this: {self._guarantee()}.")
+        if self.neighbouring_relation is not None:
+            neighbours = _NEIGHBOURS[self.neighbouring_relation]
+            lines.append(
+                "It compares, and makes hard to tell apart, "
+                f"{neighbours.format(unit=self.unit)}."
+            )
+        lines += [
+            "",
+            f"Mechanism: {self.mechanism}; contributions of one {self.unit} "
+            f"clipped to an L2 norm of {self.clip_norm:g}, noise multiplier "
+            f"{self.noise_multiplier:g}.",
+        ]
+        if self.sampling is not None:
+            lines.append(f"Sampling: {self.sampling.rstrip('.')}.")
+        lines.append(f"Progress: {self._progress()}.")
+        if self.accountant is not None:
+            lines.append(f"Accountant: {self.accountant}, of dp-accounting.")
+        for title, entries in (
+            ("This holds if:", self.assumptions),
+            ("Not covered:", self.not_covered),
+        ):
+            if entries:
+                lines += ["", title, *(f"- {entry}" for entry in entries)]
+        return "\n".join(
+            textwrap.fill(
+                line,
+                width=78,
+                subsequent_indent="  " if line.startswith("- ") else "",
+            )
+            for line in lines
+        )
+
+    def _guarantee(self) -> str:
+        if self.epsilon is None or self.epsilon_spent is None:
+            return "epsilon is unknown"
+        # Shown rounded up: a statement must not say less than was spent.
+        return (
+            f"epsilon = {round_up(self.epsilon_spent, 4):g} so far, and "
+            f"{round_up(self.epsilon, 4):g} at the end of the plan, at "
+            f"delta = {self.delta!r}"
+        )
+
+    def _progress(self) -> str:
+        plural = f"{self.composition_unit}{'es' * self._by_pass or 's'}"
+        verb = "started" if self._by_pass else "taken"
+        done = f"{self.compositions} {plural} {verb}"
+        if self.compositions_left is None:
+            return f"{done}; no plan, so no end is enforced"
+        return f"{done}, {self.compositions_left} left in the plan"
+
+    @property
+    def _by_pass(self) -> bool:
+        return self.composition_unit == "pass"
+
+
+def privacy_statement(
+    *,
+    plan: PrivacyPlan | None,
+    mechanism: str,
+    clip_norm: float,
+    noise_multiplier: float,
+    compositions: int,
+    examples_per_unit: int = 1,
+    seeded: bool = False,
+    extra_assumptions: tuple[str, ...] = (),
+) -> PrivacyStatement:
+    """States what a run may claim; never fails for a run that may not.
+
+    Args:
+      plan: None if the optimizer was given a bare noise multiplier.
+      mechanism: A few words for the mechanism, such as "Gaussian noise on every
+        weight".
+      clip_norm: Bound on the L2 norm of one unit's contribution.
+      noise_multiplier: The one that was used.
+      compositions: Steps taken, or passes started.
+      examples_per_unit: How many consecutive examples were clipped as one.
+      seeded: Whether the noise or the batches came from a fixed seed.
+      extra_assumptions: What else the mechanism relies on.
+
+    Example:
+      >>> statement = privacy_statement(
+      ...     plan=None,
+      ...     mechanism="Gaussian noise",
+      ...     clip_norm=1.0,
+      ...     noise_multiplier=0.0,
+      ...     compositions=10,
+      ... )
+      >>> statement.private
+      False
+    """
+    reasons = []
+    if noise_multiplier == 0:
+        reasons.append("The noise multiplier is 0: nothing hides any example.")
+    elif plan is None:
+        reasons.append(
+            "There is no plan, so how batches were drawn and how many is not "
+            "known and no epsilon follows. Give the optimizer a PrivacyPlan."
+        )
+    elif noise_multiplier < plan.noise_multiplier:
+        reasons.append(
+            f"The noise multiplier used, {noise_multiplier:g}, is below the "
+            f"plan's, {plan.noise_multiplier:g}."
+        )
+    accounted = plan is not None and not reasons
+    if seeded:
+        reasons.append(
+            "The seed is fixed: whoever knows or guesses it can take the noise "
+            "off again. Seeds are for tests; leave out seed."
+        )
+    unit = "example" if plan is None else plan.sampling.unit
+    if examples_per_unit > 1:
+        unit = f"unit of {examples_per_unit} consecutive examples"
+    if plan is None or not accounted:
+        epsilon = epsilon_spent = None
+    else:
+        epsilon = plan.epsilon
+        epsilon_spent = plan.epsilon_spent(compositions)
+    if plan is not None and compositions > plan.num_compositions:
+        reasons.append(
+            f"{compositions - plan.num_compositions} more were released than "
+            "the plan pays for. The epsilon so far includes them."
+        )
+    left = None
+    if plan is not None:
+        left = max(plan.num_compositions - compositions, 0)
+    return PrivacyStatement(
+        private=not reasons,
+        reasons=tuple(reasons),
+        mechanism=mechanism,
+        clip_norm=clip_norm,
+        noise_multiplier=noise_multiplier,
+        epsilon=epsilon,
+        delta=plan.delta if plan is not None and accounted else None,
+        epsilon_spent=epsilon_spent,
+        neighbouring_relation=plan.neighbouring_relation if plan else None,
+        unit=unit,
+        sampling=plan.sampling.description if plan else None,
+        composition_unit=plan.sampling.composition_unit if plan else "step",
+        compositions=compositions,
+        compositions_left=left,
+        accountant=plan.accountant if plan and accounted else None,
+        seeded=seeded,
+        assumptions=(
+            (*_assumptions(plan, unit), *extra_assumptions)
+            if plan is not None
+            else extra_assumptions
+        ),
+        not_covered=_NOT_COVERED,
+    )
+
+
+def _assumptions(plan: PrivacyPlan, unit: str) -> tuple[str, ...]:
+    if plan.sampling.sampling_probability is None:
+        batches = (
+            f"Every {unit} is in at most one batch of a pass, and batches are "
+            "formed without regard to the values of the data."
+        )
+    else:
+        batches = (
+            f"Every batch was drawn by the plan's own sampling: each {unit} "
+            "independently, with the same probability, every time. Shuffled "
+            "batches do not qualify."
+        )
+    return (
+        batches,
+        f"num_examples = {plan.sampling.num_examples} counts every {unit} in "
+        "the data, and is public. Who should be protected as a person has no "
+        f"more than one {unit} in the data.",
+        "The random numbers that drew the batches and the noise are secret, "
+        "and were used once.",
+        "The whole training is this one: other models trained on the same data "
+        "add to what is spent.",
+    )
