@@ -98,20 +98,30 @@ def _release_pld(
     )
 
 
+@functools.lru_cache(maxsize=2)
+def _composed_pld(
+    probability: float,
+    noise_multiplier: float,
+    interval: float,
+    compositions: int,
+) -> _PLD:
+    losses = _release_pld(probability, noise_multiplier, interval)
+    return losses.self_compose(compositions)
+
+
 @functools.lru_cache(maxsize=4096)
 def _pld_epsilon(
     probability: float,
     noise_multiplier: float,
+    interval: float,
     compositions: int,
     delta: float,
-    interval: float,
 ) -> float:
-    losses = _release_pld(probability, noise_multiplier, interval)
-    return float(
-        losses.self_compose(compositions).get_epsilon_for_delta(
-            delta - numerical_error(compositions)
-        )
+    losses = _composed_pld(
+        probability, noise_multiplier, interval, compositions
     )
+    remaining = delta - numerical_error(compositions)
+    return float(losses.get_epsilon_for_delta(remaining))
 
 
 @functools.lru_cache(maxsize=16)
@@ -192,5 +202,5 @@ def ideal_epsilon(
         probability = 1.0
     interval = _grid_interval(probability, noise_multiplier, grid_points)
     return _pld_epsilon(
-        probability, noise_multiplier, compositions, delta, interval
+        probability, noise_multiplier, interval, compositions, delta
     )

@@ -183,7 +183,9 @@ def _least_noise(
     low, high = -math.inf, math.inf
     point, slope = math.log(guess), -1.5
     before = math.nan, math.nan
-    for evaluation in range(60):
+    for evaluation in range(100):
+        if abs(point) > 35:
+            break  # No noise within 15 orders of magnitude of 1.
         ratio = epsilon_at(math.exp(point)) / target
         if ratio > 1:
             low = max(low, point)
@@ -207,7 +209,6 @@ def _least_noise(
             else:
                 point = (low + high) / 2
     raise ValueError(
-        f"epsilon={target:g} was not reached by a noise multiplier of up to "
-        f"{math.exp(max(low, before[0])):.3g}. Ask for a larger epsilon or "
-        "a larger delta."
+        f"epsilon is {target:g}, expected one that some noise multiplier can "
+        "reach at this delta. Ask for a larger epsilon or a larger delta."
     )

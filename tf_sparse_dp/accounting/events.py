@@ -65,6 +65,11 @@ def check_sampling(sampling: object) -> None:
             f"sampling is {sampling!r}, expected a PoissonSampling or an "
             "EpochSampling. Construct one and pass the object itself."
         )
+    if sampling.composition_unit not in ("step", "pass"):
+        raise ValueError(
+            f"sampling.composition_unit is {sampling.composition_unit!r}, "
+            "expected 'step' or 'pass'. Say what num_compositions counts."
+        )
     if sampling.num_compositions < 1:
         raise ValueError(
             f"sampling.num_compositions is {sampling.num_compositions}, "

@@ -72,7 +72,7 @@ class PrivacyPlan:
       ... )
       >>> plan = PrivacyPlan(epsilon=3.0, delta=1e-7, sampling=sampling)
       >>> round(plan.noise_multiplier, 2)
-      0.85
+      0.81
       >>> plan.epsilon_spent(plan.num_compositions) <= 3.0
       True
 

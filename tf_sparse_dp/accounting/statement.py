@@ -98,7 +98,7 @@ class PrivacyStatement:
             lines += [f"- {reason}" for reason in self.reasons]
             if self.epsilon_spent is not None:
                 lines.append(f"Were it not for this: {self._guarantee()}.")
-        if self.neighbouring_relation is not None:
+        if self.neighbouring_relation and self.epsilon_spent is not None:
             neighbours = _NEIGHBOURS[self.neighbouring_relation]
             lines.append(
                 "It compares, and makes hard to tell apart, "
@@ -125,6 +125,7 @@ class PrivacyStatement:
             textwrap.fill(
                 line,
                 width=78,
+                break_on_hyphens=False,
                 subsequent_indent="  " if line.startswith("- ") else "",
             )
             for line in lines
@@ -141,16 +142,15 @@ class PrivacyStatement:
         )
 
     def _progress(self) -> str:
-        plural = f"{self.composition_unit}{'es' * self._by_pass or 's'}"
-        verb = "started" if self._by_pass else "taken"
-        done = f"{self.compositions} {plural} {verb}"
+        singular, plural, verb = {
+            "pass": ("pass", "passes", "started"),
+            "step": ("step", "steps", "taken"),
+        }[self.composition_unit]
+        unit = singular if self.compositions == 1 else plural
+        done = f"{self.compositions} {unit} {verb}"
         if self.compositions_left is None:
             return f"{done}; no plan, so no end is enforced"
         return f"{done}, {self.compositions_left} left in the plan"
-
-    @property
-    def _by_pass(self) -> bool:
-        return self.composition_unit == "pass"
 
 
 def privacy_statement(

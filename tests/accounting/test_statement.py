@@ -1,0 +1,130 @@
+"""Statements claim what holds, and say so when nothing does."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tf_sparse_dp.accounting import PrivacyPlan, privacy_statement
+
+
+@pytest.fixture
+def plan(poisson):
+    return PrivacyPlan(
+        epsilon=3.0, delta=1e-7, sampling=poisson(num_compositions=200)
+    )
+
+
+def state(plan, **changes):
+    arguments = {
+        "plan": plan,
+        "mechanism": "Gaussian noise on every weight",
+        "clip_norm": 1.5,
+        "noise_multiplier": plan.noise_multiplier if plan else 1.0,
+        "compositions": 50,
+    }
+    return privacy_statement(**arguments | changes)
+
+
+def test_a_private_run(plan):
+    statement = state(plan)
+    assert statement.private
+    assert statement.epsilon == 3.0
+    assert statement.delta == 1e-7
+    assert statement.epsilon_spent == plan.epsilon_spent(50)
+    assert (statement.compositions, statement.compositions_left) == (50, 150)
+    text = " ".join(str(statement).split())
+    for words in (
+        "Differentially private: epsilon = ",
+        "and 3 at the end of the plan, at delta = 1e-07",
+        "with and without any one example",
+        "Gaussian noise on every weight",
+        "L2 norm of 1.5",
+        "Each example joins each batch by its own coin.",
+        "50 steps taken, 150 left in the plan",
+        "Shuffled batches do not qualify",
+        "hyper-parameters",
+        "metrics",
+        "Preprocessing",
+    ):
+        assert words in text
+    assert max(len(line) for line in str(statement).splitlines()) <= 78
+
+
+def test_shown_epsilon_is_never_below_the_one_spent(plan):
+    for compositions in (1, 17, 50, 199):
+        statement = state(plan, compositions=compositions)
+        words = str(statement).split("epsilon = ")[1].split()[0]
+        assert float(words) >= statement.epsilon_spent
+        assert float(words) <= statement.epsilon_spent * 1.001
+
+
+def test_passes_are_explained(passes):
+    plan = PrivacyPlan(epsilon=3.0, delta=1e-7, sampling=passes(4))
+    text = " ".join(str(state(plan, compositions=1)).split())
+    assert "1 passes started" not in text
+    assert "1 pass started, 3 left" in text
+    assert "zero-out" in text
+    assert "at most one batch of a pass" in text
+
+
+def test_before_the_first_step(plan):
+    statement = state(plan, compositions=0)
+    assert statement.private
+    assert statement.epsilon_spent == 0.0
+    assert "epsilon = 0 so far" in str(statement)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"noise_multiplier": 0.0}, "noise multiplier is 0"),
+        ({"noise_multiplier": 0.1}, "is below the plan's"),
+        ({"seeded": True}, "The seed is fixed"),
+        ({"compositions": 201}, "1 more"),
+    ],
+)
+def test_not_private(plan, changes, words):
+    statement = state(plan, **changes)
+    assert not statement.private
+    text = " ".join(str(statement).split())
+    assert "NOT PRIVATE" in text
+    assert words in text
+    assert "Differentially private" not in text
+    if "noise_multiplier" in changes:
+        assert statement.epsilon is statement.epsilon_spent is None
+        assert "epsilon =" not in text
+
+
+def test_more_than_planned_is_counted(plan):
+    statement = state(plan, compositions=400)
+    assert statement.compositions_left == 0
+    assert statement.epsilon_spent > 3.0
+
+
+@pytest.mark.parametrize("noise_multiplier", [0.0, 1.0])
+def test_without_a_plan(noise_multiplier):
+    statement = state(None, noise_multiplier=noise_multiplier)
+    assert not statement.private
+    assert statement.epsilon is statement.delta is None
+    assert "NOT PRIVATE" in str(statement)
+    assert "no end is enforced" in str(statement)
+
+
+def test_units_and_further_assumptions(plan):
+    statement = state(
+        plan, examples_per_unit=8, extra_assumptions=("Rows are public.",)
+    )
+    assert statement.unit == "unit of 8 consecutive examples"
+    assert "any one unit of 8 consecutive" in " ".join(str(statement).split())
+    assert "- Rows are public." in str(statement)
+
+
+def test_as_data(plan):
+    data = json.loads(json.dumps(state(plan, seeded=True).as_dict()))
+    assert data["private"] is False
+    assert data["seeded"] is True
+    assert data["epsilon"] == 3.0
+    assert data["accountant"] == "PLD"
+    assert len(data["not_covered"]) > 3
