@@ -54,6 +54,7 @@ class Analysis:
       targets: Symbolic tensors of one graph: the gradients.
 
     Attributes:
+      operations: All operations behind the targets, inputs first.
       sizes: Symbolic shapes.
       roots: The tensors of the batch that reach the targets.
       batch_size: The number of examples, a scalar int32 tensor.
@@ -69,11 +70,11 @@ class Analysis:
         self._captured = {
             key(inner): outer for outer, inner in self.graph.captures
         }
-        operations = _ancestors(self.graph, targets)
-        self.roots = self._find_roots(operations)
+        self.operations = _ancestors(self.graph, targets)
+        self.roots = self._find_roots(self.operations)
         self.sizes = Sizes(self._known_type, self._static_batch_size())
         self.batch_size = tf.shape(self.roots[0])[0]
-        for op in operations:
+        for op in self.operations:
             self._infer(op)
 
     def type(self, tensor: tf.Tensor) -> Type:
@@ -82,6 +83,10 @@ class Analysis:
 
     def _known_type(self, tensor: tf.Tensor) -> Type | None:
         return self._types.get(key(tensor))
+
+    def inputs(self) -> list[tf.Tensor]:
+        """All tensors of the batch, whether they reach the targets or not."""
+        return self._batch_tensors(self.graph.get_operations())
 
     def is_captured(self, tensor: tf.Tensor) -> bool:
         """Whether a placeholder stands for a tensor from outside the graph."""
@@ -92,13 +97,7 @@ class Analysis:
         return self._captured[key(tensor)]
 
     def _find_roots(self, operations: list[tf.Operation]) -> list[tf.Tensor]:
-        roots = [
-            output
-            for op in operations
-            if self._gives_batch(op)
-            for output in op.outputs
-            if output.dtype not in _OPAQUE
-        ]
+        roots = self._batch_tensors(operations)
         if not roots:
             raise NotSeparableError(
                 "No tensor of a batch reaches the gradients. Expected the "
@@ -107,6 +106,15 @@ class Analysis:
                 "tf.function instead of closing over it."
             )
         return roots
+
+    def _batch_tensors(self, operations: list[tf.Operation]) -> list[tf.Tensor]:
+        return [
+            output
+            for op in operations
+            if self._gives_batch(op)
+            for output in op.outputs
+            if output.dtype not in _OPAQUE
+        ]
 
     def _gives_batch(self, op: tf.Operation) -> bool:
         if op.type == "Placeholder":

@@ -42,6 +42,7 @@ class Separation:
 
     Attributes:
       parts: One `Separated` per gradient; None where the gradient is None.
+      inputs: All tensors of the batch, whether gradients see them or not.
       batch_size: Number of examples, a scalar int32 tensor.
       consistent: Whether all inputs have that many examples; a bool tensor
         that is known only when the step runs. It depends on shapes alone.
@@ -72,6 +73,7 @@ class Separation:
             )
         self.analysis = Analysis(targets)
         self.batch_size = self.analysis.batch_size
+        self.inputs = self.analysis.inputs()
         self.consistent = self._consistency()
         self.parts = [
             None if g is None else self._separate(g, name, tuple(shape))

@@ -44,7 +44,11 @@ def divide(a: Dim, b: Dim) -> Dim:
         if a.per_example % size:
             return None
         quotient = a.per_example // size
-        return quotient if isinstance(b, BatchMultiple) else BatchMultiple(quotient)
+        return (
+            quotient
+            if isinstance(b, BatchMultiple)
+            else BatchMultiple(quotient)
+        )
     if isinstance(b, BatchMultiple) or a % b:
         return None
     return a // b
@@ -84,6 +88,12 @@ class Sizes:
         """Records a shape that TensorFlow's own inference does not see."""
         self._dims[key(tensor)] = list(dims)
 
+    def copy_dims(self, source: tf.Tensor, target: tf.Tensor) -> None:
+        """Records that two tensors have the same shape."""
+        dims = self.dims(source)
+        if dims is not None:
+            self.set_dims(target, dims)
+
     def dims(self, tensor: tf.Tensor) -> list[Dim] | None:
         """The shape of a tensor; None when even the rank is unknown."""
         known = self._dims.get(key(tensor))
@@ -110,7 +120,7 @@ class Sizes:
         if op.type in _SHAPED_BY:
             return self.value(op.inputs[_SHAPED_BY[op.type]])
         if op.type in _SHAPED_LIKE:
-            return self.dims(op.inputs[_SHAPED_LIKE[op.type]])
+            return self.dims(op.inputs[0])
         if len(op.inputs) == 2 and op.type in _BROADCASTING:
             left, right = (self.dims(x) for x in op.inputs)
             if left is None or right is None:
@@ -170,7 +180,7 @@ def broadcast(left: Sequence[Dim], right: Sequence[Dim]) -> list[Dim]:
     ]
 
 
-# Input that gives the output's shape, and input whose shape the output has.
+# Input that gives the output's shape; operations that keep their input's.
 _SHAPED_BY = {
     "Fill": 0,
     "BroadcastTo": 1,
@@ -190,10 +200,9 @@ _SHAPED_BY = {
     "StatelessTruncatedNormalV2": 0,
     "StatelessRandomGammaV3": 0,
 }
-_SHAPED_LIKE = dict.fromkeys(
+_SHAPED_LIKE = frozenset(
     "Identity Cast ZerosLike OnesLike Neg Exp Log Sqrt Rsqrt Square Abs Sign "
-    "LogicalNot StopGradient Reciprocal Floor Sigmoid Tanh Relu".split(),
-    0,
+    "LogicalNot StopGradient Reciprocal Floor Sigmoid Tanh Relu".split()
 )
 _BROADCASTING = frozenset(
     "Add AddV2 Sub Mul RealDiv DivNoNan Maximum Minimum GreaterEqual Greater "
@@ -244,6 +253,14 @@ def _sliced(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
         if op.get_attr("end_mask")
         else end : stride
     ]
+
+
+def _cut(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
+    entries = sizes.value(op.inputs[0])
+    begin, size = (sizes.scalar(x) for x in op.inputs[1:])
+    if entries is None or begin is None or size is None:
+        return None
+    return entries[begin:] if size == -1 else entries[begin : begin + size]
 
 
 def _product(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
@@ -370,6 +387,7 @@ _EVALUATORS: dict[
     "ConcatV2": _joined,
     "GatherV2": _gathered,
     "StridedSlice": _sliced,
+    "Slice": _cut,
     "Prod": _product,
     "Mul": _pairwise(multiply),
     "FloorDiv": _pairwise(_floor_divide),

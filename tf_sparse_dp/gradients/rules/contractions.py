@@ -14,6 +14,8 @@ from tf_sparse_dp.gradients.rules.registry import factoring, mixed, typing
 from tf_sparse_dp.gradients.types import (
     SUMMED,
     Batched,
+    Block,
+    Dim,
     Free,
     Summed,
     Type,
@@ -22,7 +24,13 @@ from tf_sparse_dp.gradients.types import (
 if TYPE_CHECKING:
     from tf_sparse_dp.gradients.analysis import Analysis
 
-_PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum")
+_PRODUCTS = (
+    "MatMul",
+    "BatchMatMul",
+    "BatchMatMulV2",
+    "BatchMatMulV3",
+    "Einsum",
+)
 _IN_BATCH = (
     "Every example is scored against every other (in-batch negatives, "
     "in-batch softmax). Draw negatives from a public catalogue instead."
@@ -42,14 +50,20 @@ def _equation(analysis: Analysis, op: tf.Operation) -> _Equation | None:
         operands, _, out = text.partition("->")
         left, comma, right = operands.partition(",")
         labels = [left, right, out]
-        if not comma or "." in text or any(len(set(x)) < len(x) for x in labels):
+        if (
+            not comma
+            or "." in text
+            or any(len(set(x)) < len(x) for x in labels)
+        ):
             return None
         return _Equation(left, right, out)
     shapes = [analysis.sizes.dims(tensor) for tensor in op.inputs]
     if None in shapes:
         return None
     flags = (
-        ("transpose_a", "transpose_b") if op.type == "MatMul" else ("adj_x", "adj_y")
+        ("transpose_a", "transpose_b")
+        if op.type == "MatMul"
+        else ("adj_x", "adj_y")
     )
     left = "ki" if op.get_attr(flags[0]) else "ik"
     right = "jk" if op.get_attr(flags[1]) else "kj"
@@ -61,7 +75,12 @@ def _equation(analysis: Analysis, op: tf.Operation) -> _Equation | None:
             here = axis - (rank - len(lead))
             there = axis - (rank - len(other))
             label = shared[axis]
-            if here >= 0 and lead[here] == 1 and there >= 0 and other[there] != 1:
+            if (
+                here >= 0
+                and lead[here] == 1
+                and there >= 0
+                and other[there] != 1
+            ):
                 label = label.upper()  # Broadcast: an axis of its own.
             if here >= 0 and lead is left_lead:
                 lefts += label
@@ -92,14 +111,23 @@ def _product(
     if len(carriers) != 1:
         return mixed(op, "pairs different examples", _IN_BATCH)
     label, blocks = carriers.pop()
+    sizes: dict[str, Dim] = {}
+    for text, tensor in zip(labels, op.inputs, strict=True):
+        dims = analysis.sizes.dims(tensor)
+        if dims is None:
+            return mixed(op, "has an input of unknown rank")
+        sizes.update(zip(text, dims, strict=True))
     rows = analysis.sizes.rows(Batched(0, blocks).per_example)
     for text, kind, tensor in zip(labels, inputs, op.inputs, strict=True):
         if isinstance(kind, Free) and label in text:
-            if analysis.sizes.dims(tensor)[text.index(label)] != rows:  # type: ignore[index]
+            dims = analysis.sizes.dims(tensor)
+            if dims is None or dims[text.index(label)] != rows:
                 return mixed(op, "meets a constant on the example axis")
-    if label in equation.out:
-        return Batched(equation.out.index(label), blocks)
-    return SUMMED
+    sizes[label] = rows
+    if label not in equation.out:
+        return SUMMED
+    analysis.sizes.set_dims(op.outputs[0], [sizes[x] for x in equation.out])
+    return Batched(equation.out.index(label), blocks)
 
 
 @factoring(*_PRODUCTS)
@@ -111,7 +139,9 @@ def _product_terms(analysis: Analysis, op: tf.Operation) -> Factor:
         raise ValueError("multiplies something that has no example axis")
     carrier = next(
         text[kind.axis]
-        for text, kind in zip((equation.left, equation.right), kinds, strict=True)
+        for text, kind in zip(
+            (equation.left, equation.right), kinds, strict=True
+        )
         if isinstance(kind, Batched)
     )
     blocks = next(kind.blocks for kind in kinds if isinstance(kind, Batched))
@@ -143,10 +173,14 @@ def _product_terms(analysis: Analysis, op: tf.Operation) -> Factor:
 
 
 def _by_example(
-    analysis: Analysis, tensor: tf.Tensor, labels: str, carrier: str, blocks: tuple  # type: ignore[type-arg]
+    analysis: Analysis,
+    tensor: tf.Tensor,
+    labels: str,
+    carrier: str,
+    blocks: tuple[Block, ...],
 ) -> tf.Tensor:
     kind = Batched(labels.index(carrier), blocks)
-    return example_major(tensor, kind, analysis.batch_size)
+    return example_major(analysis, tensor, kind)
 
 
 def _grouped(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tf_sparse_dp.gradients.analysis import Analysis
 
 _UNARY = """
-    Abs Acos Acosh AsString Asin Asinh Atan Atanh Bitcast Ceil Cos Cosh Digamma
+    Abs Acos Acosh AsString Asin Asinh Atan Atanh Ceil Cos Cosh Digamma
     Elu Erf Erfc Erfinv Exp Expm1 Floor Invert IsFinite IsInf IsNan LeakyRelu
     Lgamma Log Log1p LogicalNot Ndtri OnesLike Reciprocal Relu Relu6 Rint Round
     Rsqrt Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Square Tan Tanh
@@ -65,7 +65,10 @@ def _unary(
     analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]
 ) -> Type:
     if isinstance(inputs[0], Summed):
-        return mixed(op, "is not linear in a sum over examples", _POST_PROCESSED)
+        return mixed(
+            op, "is not linear in a sum over examples", _POST_PROCESSED
+        )
+    analysis.sizes.copy_dims(op.inputs[0], op.outputs[0])
     return inputs[0]
 
 
@@ -77,6 +80,7 @@ def _linear_unary(
         kinds = (op.inputs[0].dtype, op.outputs[0].dtype)
         if not all(kind.is_floating for kind in kinds):
             return mixed(op, "rounds a sum over examples", _POST_PROCESSED)
+    analysis.sizes.copy_dims(op.inputs[0], op.outputs[0])
     return inputs[0]
 
 
@@ -88,9 +92,7 @@ def _identities(
 
 
 @typing(*_NARY)
-def _nary(
-    analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]
-) -> Type:
+def _nary(analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]) -> Type:
     if any(isinstance(kind, Summed) for kind in inputs):
         return _statistic(op, inputs)
     return aligned(analysis, op, inputs)
@@ -192,6 +194,7 @@ def _bias_add(
         channels = _channel_axis(op)
         if channels is None or value.axis == channels:
             return mixed(op, "has its channels on the example axis")
+        analysis.sizes.copy_dims(op.inputs[0], op.outputs[0])
         return value
     return mixed(op, "adds example data as a bias")
 

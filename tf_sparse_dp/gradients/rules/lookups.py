@@ -138,8 +138,8 @@ def row_factor(
     width = 1
     for size in table_shape[1:]:
         width *= size
-    ids = example_major(ids, kind, analysis.batch_size)
-    values = example_major(values, kind, analysis.batch_size)
+    ids = example_major(analysis, ids, kind)
+    values = example_major(analysis, values, kind)
     lookups = kind.per_example
     return RowFactor(
         tf.reshape(values, [analysis.batch_size, lookups, width]),

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     from tf_sparse_dp.gradients.analysis import Analysis
 
 
-@typing(
-    "SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"
-)
+@typing("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits")
 def _cross_entropy(
     analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]
 ) -> Type:
@@ -29,6 +27,9 @@ def _cross_entropy(
     rows = analysis.sizes.rows(first.per_example)
     for tensor, kind in zip(op.inputs, inputs, strict=True):
         dims = analysis.sizes.dims(tensor)
-        if isinstance(kind, Free) and (dims is None or dims[0] not in (1, rows)):
+        if isinstance(kind, Free) and (
+            dims is None or dims[0] not in (1, rows)
+        ):
             return mixed(op, "meets a constant on the example axis")
+    analysis.sizes.copy_dims(op.inputs[0], op.outputs[1])
     return first

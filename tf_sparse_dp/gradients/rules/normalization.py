@@ -25,6 +25,7 @@ def _fused(
     analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]
 ) -> list[Type]:
     value, *parameters = inputs
+    analysis.sizes.copy_dims(op.inputs[0], op.outputs[0])
     channels = _CHANNEL_AXIS.get(op.get_attr("data_format"))
     if not isinstance(value, Batched):
         return [_refused(op)] * len(op.outputs)
@@ -44,6 +45,7 @@ def _fused_gradient(
     analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]
 ) -> list[Type]:
     upstream, value, *parameters = inputs
+    analysis.sizes.copy_dims(op.inputs[0], op.outputs[0])
     channels = _CHANNEL_AXIS.get(op.get_attr("data_format"))
     if isinstance(upstream, Batched) and upstream == value:
         if op.get_attr("is_training"):
@@ -65,6 +67,4 @@ def _per_channel(value: Batched, kinds: Sequence[Type]) -> bool:
 
 
 def _refused(op: tf.Operation) -> Mixed:
-    return mixed(
-        op, "normalises over examples", _USE_LAYER_NORMALIZATION
-    )
+    return mixed(op, "normalises over examples", _USE_LAYER_NORMALIZATION)

@@ -15,6 +15,7 @@ from tf_sparse_dp.gradients.rules.registry import (
     mixed,
     typing,
 )
+from tf_sparse_dp.gradients.sizes import product
 from tf_sparse_dp.gradients.types import (
     FREE,
     SUMMED,
@@ -116,16 +117,19 @@ def _reduction_terms(analysis: Analysis, op: tf.Operation) -> Factor:
         raise ValueError("sums something that has no example axis")
     axes = reduced_axes(analysis, op) or []
     dims = analysis.sizes.dims(tensor) or []
-    rows = example_major(tensor, kind, analysis.batch_size)
+    rows = example_major(analysis, tensor, kind)
     # Axis a of the tensor is axis a + 1 or a + 2 of the rows, as it lies
     # after or before the example axis that moved to the front.
     others = [a + 2 if a < kind.axis else a + 1 for a in axes if a != kind.axis]
     mass = None
     if kind.per_example > 1 or others:
         parts = tf.cast(rows, tf.float32)
-        count = _count(parts.shape, [1, *others])
+        count = product([dims[a] for a in axes if a != kind.axis])
+        if not isinstance(count, int):
+            raise ValueError("sums over an axis of unknown size")
+        count *= kind.per_example
         every = list(range(1, parts.shape.rank))
-        mass = count * tf.reduce_sum(tf.square(parts), every)
+        mass = float(count) * tf.reduce_sum(tf.square(parts), every)
     terms = tf.reduce_sum(rows, [1, *others])
     if op.type == "Mean":
         summed = tf.size(tensor) // tf.maximum(tf.size(op.outputs[0]), 1)
@@ -183,7 +187,7 @@ def _bias_terms(analysis: Analysis, op: tf.Operation) -> Factor:
     kind = analysis.type(tensor)
     if not isinstance(kind, Batched):
         raise ValueError("sums something that has no example axis")
-    rows = example_major(tensor, kind, analysis.batch_size)
+    rows = example_major(analysis, tensor, kind)
     axes = list(range(1, rows.shape.rank - 1))
     mass = None
     if rows.shape[1:-1].num_elements() != 1:
@@ -204,7 +208,7 @@ def along_last_axis(op: tf.Operation, kind: Type) -> Type:
     """Type of an operation that mixes entries along the last axis only."""
     if not isinstance(kind, Batched):
         return mixed(op, "of a sum over examples")
-    if kind.axis == op.inputs[0].shape.rank - 1:
+    if op.inputs[0].shape.rank in (None, kind.axis + 1):
         return mixed(op, "over the example axis", _OVER_EXAMPLES)
     return kind
 

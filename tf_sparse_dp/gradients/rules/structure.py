@@ -388,7 +388,9 @@ def _lift_reshape(
 ) -> Factor:
     shape = op.outputs[0].shape
     if not shape.is_fully_defined():
-        dims = analysis.sizes.value(op.inputs[1]) if len(op.inputs) > 1 else None
+        dims = (
+            analysis.sizes.value(op.inputs[1]) if len(op.inputs) > 1 else None
+        )
         if op.type != "Reshape" or dims is None:
             raise ValueError("has a shape that is not known while tracing")
         shape = [d for d in dims if isinstance(d, int) and d >= 0]

@@ -1,0 +1,36 @@
+"""Private training of recommenders with large embedding tables, in Keras."""
+
+from tf_sparse_dp.accounting import PrivacyPlan, PrivacyStatement
+from tf_sparse_dp.callbacks import PrivacyBudget
+from tf_sparse_dp.errors import (
+    BudgetExhausted,
+    NotSeparableError,
+    PrivacyStateError,
+    PrivacyWarning,
+)
+from tf_sparse_dp.gradients.per_example import (
+    PerExampleGradients,
+    per_example_gradients,
+)
+from tf_sparse_dp.mechanisms import Gaussian
+from tf_sparse_dp.optimizers import DPSparseOptimizer
+from tf_sparse_dp.sampling import EpochSampling, PoissonSampling, RandomAccess
+from tf_sparse_dp.version import __version__
+
+__all__ = [
+    "BudgetExhausted",
+    "DPSparseOptimizer",
+    "EpochSampling",
+    "Gaussian",
+    "NotSeparableError",
+    "PerExampleGradients",
+    "PoissonSampling",
+    "PrivacyBudget",
+    "PrivacyPlan",
+    "PrivacyStateError",
+    "PrivacyStatement",
+    "PrivacyWarning",
+    "RandomAccess",
+    "__version__",
+    "per_example_gradients",
+]

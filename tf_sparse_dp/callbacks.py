@@ -1,0 +1,101 @@
+"""Keeps training within the plan, and shows what was spent."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import tensorflow as tf
+
+from tf_sparse_dp.errors import BudgetExhausted, PrivacyWarning
+from tf_sparse_dp.optimizers.wrapper import PrivateWrapper
+
+# Epsilon is computed at this many points of a plan and rounded up in between.
+_POINTS = 20
+
+
+class PrivacyBudget(tf.keras.callbacks.Callback):
+    """Ends `fit` when the plan is spent; logs epsilon.
+
+    Puts `epsilon`, the privacy spent so far, into the progress bar and into
+    `History`. In the progress bar it is rounded up to the next of 20 points of
+    the plan, because computing it takes time; at the end of an epoch it is
+    exact. Under a plan that counts passes over the data, charges one at the
+    start of each epoch.
+
+    Raises:
+      BudgetExhausted: At the start of `fit`, if nothing is left of the plan.
+      TypeError: At the start of `fit`, if the model's optimizer is not a
+        `DPSparseOptimizer`.
+    """
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        optimizer = self._optimizer()
+        if optimizer.compositions_left == 0:
+            raise BudgetExhausted(
+                "Nothing is left of the plan: all of its "
+                f"{optimizer.plan.num_compositions} "
+                f"{optimizer.plan.sampling.composition_unit}s are spent. Make "
+                "a plan with more of them before you start to train."
+            )
+
+    def on_epoch_begin(
+        self, epoch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        optimizer = self._optimizer()
+        optimizer.build(self.model.trainable_variables)
+        optimizer.start_pass()
+
+    def on_train_batch_end(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        optimizer = self._optimizer()
+        if optimizer.plan is None:
+            return
+        self._log(logs, exact=False)
+        if optimizer.plan.sampling.composition_unit == "step":
+            self._stop_if_spent()
+
+    def on_epoch_end(
+        self, epoch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        if self._optimizer().plan is None:
+            return
+        self._log(logs, exact=True)
+        self._stop_if_spent()
+
+    def _optimizer(self) -> Any:
+        optimizer = self.model.optimizer
+        if not isinstance(optimizer, PrivateWrapper):
+            raise TypeError(
+                f"The model's optimizer is {type(optimizer).__name__}; "
+                "PrivacyBudget needs a DPSparseOptimizer. Compile the model "
+                "with one, or leave the callback out."
+            )
+        return optimizer
+
+    def _log(self, logs: dict[str, Any] | None, exact: bool) -> None:
+        if logs is None:
+            return
+        optimizer = self._optimizer()
+        plan, spent = optimizer.plan, optimizer.compositions_spent
+        if not exact:
+            width = math.ceil(plan.num_compositions / _POINTS)
+            spent = min(plan.num_compositions, width * math.ceil(spent / width))
+        logs["epsilon"] = plan.epsilon_spent(spent)
+
+    def _stop_if_spent(self) -> None:
+        optimizer = self._optimizer()
+        if optimizer.compositions_left:
+            return
+        self.model.stop_training = True
+        # With several steps per execution, the last one may have gone over.
+        broken, exhausted = optimizer.forget_refusals()
+        if broken:
+            warnings.warn(
+                f"{broken} steps were refused because their batch was not in "
+                "order.",
+                PrivacyWarning,
+                stacklevel=2,
+            )

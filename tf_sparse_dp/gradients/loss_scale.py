@@ -1,0 +1,110 @@
+"""Whether the loss is a sum or a mean over the batch, read off the graph.
+
+Clipping must know, because a mean makes every example's gradient smaller by
+the batch size. Privacy does not depend on it: norms are taken after scaling.
+
+Tensors get a *degree* d: they scale like B^d when the batch size B changes
+and everything else stays. Dividing by the batch size lowers the degree by
+one; products add degrees. A mean's per-example terms have degree -1, a sum's
+degree 0. When the batch size is a constant of the graph, dividing the
+(data-free) seed of the backward pass by a multiple of it counts.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tf_sparse_dp.gradients.analysis import Analysis
+from tf_sparse_dp.gradients.sizes import key
+from tf_sparse_dp.gradients.types import Batched, BatchMultiple, Free
+
+_KEEPS_FIRST = frozenset(
+    "Identity Neg Cast Reshape Transpose ExpandDims Squeeze Sum Tile Pad Slice "
+    "BroadcastTo StridedSlice GatherV2 ReluGrad Relu6Grad EluGrad LeakyReluGrad "
+    "SoftplusGrad SoftsignGrad PreventGradient StopGradient Mean "
+    "UnsortedSegmentSum BiasAddGrad FusedBatchNormGradV3 SeluGrad".split()
+)
+_MULTIPLIES = frozenset(
+    "Mul MulNoNan MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum "
+    "SigmoidGrad TanhGrad RsqrtGrad SqrtGrad ReciprocalGrad InvGrad".split()
+)
+_DIVIDES = frozenset({"RealDiv", "DivNoNan", "Div", "Xdivy"})
+_AGREES = frozenset("Add AddV2 AddN Sub Select SelectV2 ConcatV2 Pack".split())
+
+
+class LossScale:
+    """Degrees of the tensors behind the gradients.
+
+    Args:
+      analysis: The types of those tensors.
+      targets: The gradients.
+    """
+
+    def __init__(self, analysis: Analysis):
+        self._analysis = analysis
+        self._degrees: dict[tuple[str, int], int | None] = {}
+        for op in analysis.operations:
+            degree = self._degree(op)
+            for output in op.outputs:
+                self._degrees[key(output)] = degree
+
+    def reduction(self, tensor: tf.Tensor) -> str | None:
+        """ "mean" or "sum" for a gradient; None if it cannot be told."""
+        return {-1: "mean", 0: "sum"}.get(self._degrees[key(tensor)])  # type: ignore[arg-type]
+
+    def _degree(self, op: tf.Operation) -> int | None:
+        degrees = [self._degrees[key(tensor)] for tensor in op.inputs]
+        if op.type == "Cast":
+            entries = self._analysis.sizes.value(op.inputs[0])
+            if entries and all(isinstance(e, BatchMultiple) for e in entries):
+                return 1
+        if op.type == "Mean" and self._reduces_batch(op):
+            return None if degrees[0] is None else degrees[0] - 1
+        if op.type in _DIVIDES:
+            divisor = degrees[1] or self._constant_degree(op)
+            if degrees[0] is None or divisor is None:
+                return None
+            return degrees[0] - divisor
+        if op.type in _MULTIPLIES:
+            return None if None in degrees[:2] else sum(degrees[:2])  # type: ignore[arg-type]
+        if op.type == "Fill":
+            return degrees[1]
+        if op.type == "StridedSliceGrad":
+            return degrees[4]
+        if op.type in _KEEPS_FIRST:
+            return degrees[0]
+        if op.type in _AGREES:
+            return self._agreed(op)
+        return 0 if all(degree == 0 for degree in degrees) else None
+
+    def _reduces_batch(self, op: tf.Operation) -> bool:
+        kind = self._analysis.type(op.inputs[0])
+        axes = self._analysis.sizes.ints(op.inputs[1])
+        if not isinstance(kind, Batched) or axes is None:
+            return False
+        rank = op.inputs[0].shape.rank
+        return kind.axis in [axis % rank for axis in axes]
+
+    def _constant_degree(self, op: tf.Operation) -> int | None:
+        """1 for a data-free seed over a constant multiple of the batch size."""
+        batch_size = self._analysis.sizes.batch_size
+        if batch_size in (None, 1) or not isinstance(
+            self._analysis.type(op.inputs[0]), Free
+        ):
+            return self._degrees[key(op.inputs[1])]
+        divisor = tf.get_static_value(op.inputs[1])
+        if divisor is None or divisor.ndim or divisor == 0:
+            return self._degrees[key(op.inputs[1])]
+        return int(divisor % batch_size == 0)
+
+    def _agreed(self, op: tf.Operation) -> int | None:
+        """The one degree of all summands that see examples."""
+        tensors = op.inputs[:-1] if op.type == "ConcatV2" else op.inputs
+        if op.type.startswith("Select"):
+            tensors = tensors[1:]
+        found = {
+            self._degrees[key(tensor)]
+            for tensor in tensors
+            if not isinstance(self._analysis.type(tensor), Free)
+        } or {self._degrees[key(tensor)] for tensor in tensors}
+        return found.pop() if len(found) == 1 else None

@@ -1,0 +1,12 @@
+"""The private optimizer for the Keras that `tf.keras` stands for."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+if hasattr(tf.keras, "__version__"):  # tf-keras has none here.
+    from tf_sparse_dp.optimizers.keras3 import DPSparseOptimizer
+else:
+    from tf_sparse_dp.optimizers.keras2 import DPSparseOptimizer
+
+__all__ = ["DPSparseOptimizer"]

@@ -1,0 +1,235 @@
+"""One private step, independent of any Keras: read it from top to bottom."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_sparse_dp.accounting.plan import PrivacyPlan
+from tf_sparse_dp.errors import NotSeparableError
+from tf_sparse_dp.gradients.clipping import clip_and_sum
+from tf_sparse_dp.gradients.loss_scale import LossScale
+from tf_sparse_dp.gradients.separation import Gradient, Separation
+from tf_sparse_dp.mechanisms.gaussian import Gaussian
+from tf_sparse_dp.mechanisms.interface import Mechanism, Sum
+from tf_sparse_dp.random_keys import KeyStream
+from tf_sparse_dp.sampling.padding import is_validity_column
+
+REDUCTIONS = ("mean", "sum")
+
+
+@dataclasses.dataclass(frozen=True)
+class Released:
+    """What a step gives to the inner optimizer.
+
+    Attributes:
+      gradients: Private gradients; None where there was none.
+      batch_size: Rows of the batch, int32.
+      consistent: Whether all inputs had as many rows; a bool tensor.
+    """
+
+    gradients: list[Gradient]
+    batch_size: tf.Tensor
+    consistent: tf.Tensor
+
+
+class PrivateStep:
+    """Turns the gradients of a traced step into private ones.
+
+    Args: as those of `DPSparseOptimizer`.
+    """
+
+    def __init__(
+        self,
+        plan: PrivacyPlan | None,
+        *,
+        clip_norm: float,
+        mechanism: Mechanism | str,
+        noise_multiplier: float | None,
+        expected_batch_size: float | None,
+        examples_per_unit: int,
+        loss_reduction: str,
+        seed: int | None,
+    ):
+        _check_choice(plan, noise_multiplier, expected_batch_size)
+        _check_positive("clip_norm", clip_norm)
+        if examples_per_unit != 1:
+            raise ValueError(
+                f"examples_per_unit={examples_per_unit!r} was given, but only "
+                "1 is supported: every example is a privacy unit of its own. "
+                "Leave it out."
+            )
+        if loss_reduction not in REDUCTIONS:
+            raise ValueError(
+                f"loss_reduction={loss_reduction!r} was given; expected one of "
+                f"{REDUCTIONS}: how the loss combines the examples of a batch."
+            )
+        if plan is None:
+            self.noise_multiplier = float(noise_multiplier)  # type: ignore[arg-type]
+            self.expected_batch_size = float(expected_batch_size)  # type: ignore[arg-type]
+        else:
+            self.noise_multiplier = plan.noise_multiplier
+            self.expected_batch_size = plan.sampling.expected_batch_size
+        self.plan = plan
+        self.clip_norm = float(clip_norm)
+        self.mechanism = _mechanism(mechanism)
+        self.examples_per_unit = examples_per_unit
+        self.loss_reduction = loss_reduction
+        self.keys = KeyStream(seed)
+
+    def release(
+        self,
+        gradients: Sequence[Gradient],
+        names: Sequence[str],
+        shapes: Sequence[Sequence[int]],
+    ) -> Released:
+        """The step up to the inner optimizer.
+
+        Raises:
+          NotSeparableError: If the gradients are not proven to be sums of
+            per-example terms.
+        """
+        separation = Separation(gradients, names, shapes)
+        self._check_reduction(separation, gradients, names)
+        valid, consistent = self._validity(separation)
+        parts = separation.parts
+        terms = [
+            p.terms for p in parts if p is not None and p.terms is not None
+        ]
+        clipped = clip_and_sum(
+            terms,
+            clip_norm=self.clip_norm,
+            scale=separation.batch_size
+            if self.loss_reduction == "mean"
+            else 1.0,
+            valid=valid,
+        )
+        private = self.mechanism.release(
+            clipped.sums,
+            self.keys.next(),
+            stddev=self.noise_multiplier * self.clip_norm,
+        )
+        released: list[Gradient] = []
+        remaining = iter(private)
+        for part in parts:
+            if part is None:
+                released.append(None)
+            elif part.terms is None:
+                released.append(part.free)
+            else:
+                mean = _divided(next(remaining), self.expected_batch_size)
+                released.append(mean if part.free is None else mean + part.free)
+        return Released(released, separation.batch_size, consistent)
+
+    def _check_reduction(
+        self,
+        separation: Separation,
+        gradients: Sequence[Gradient],
+        names: Sequence[str],
+    ) -> None:
+        scale = LossScale(separation.analysis)
+        for gradient, part, name in zip(
+            gradients, separation.parts, names, strict=True
+        ):
+            if part is None or part.terms is None:
+                continue
+            sparse = isinstance(gradient, tf.IndexedSlices)
+            found = scale.reduction(gradient.values if sparse else gradient)
+            if found is not None and found != self.loss_reduction:
+                raise NotSeparableError(
+                    f"loss_reduction={self.loss_reduction!r} was given, but the "
+                    f"gradient of '{name}' is a {found} over the examples of "
+                    f"the batch. Pass loss_reduction={found!r} to "
+                    "DPSparseOptimizer, or change the reduction of the loss."
+                )
+
+    def _validity(
+        self, separation: Separation
+    ) -> tuple[tf.Tensor | None, tf.Tensor]:
+        """Which rows are examples, and whether the batch is in order."""
+        columns = [t for t in separation.inputs if is_validity_column(t)]
+        sampling = None if self.plan is None else self.plan.sampling
+        required = sampling is not None and sampling.requires_validity
+        if required and len(columns) != 1:
+            raise NotSeparableError(
+                f"The plan's sampling is {type(sampling).__name__}, but the "
+                f"batch has {len(columns)} validity columns (float16 vectors "
+                "that mark padding) instead of one, so it does not look like "
+                "a batch of that sampling. Train on sampling.dataset(...) and "
+                "pass its whole elements to the training step; for batches of "
+                "your own use EpochSampling."
+            )
+        if len(columns) != 1:
+            return None, separation.consistent
+        (column,) = columns
+        rows = tf.shape(column)[0]
+        consistent = separation.consistent & (rows == separation.batch_size)
+        if required:
+            consistent &= rows == sampling.max_batch_size  # type: ignore[union-attr]
+        return column > 0, consistent
+
+
+def _divided(total: Sum, by: float) -> Sum:
+    if isinstance(total, tf.IndexedSlices):
+        return tf.IndexedSlices(
+            total.values / by, total.indices, total.dense_shape
+        )
+    return total / by
+
+
+def _mechanism(mechanism: Mechanism | str) -> Mechanism:
+    if mechanism == "auto":
+        return Gaussian()
+    if isinstance(mechanism, Mechanism):
+        return mechanism
+    raise ValueError(
+        f"mechanism={mechanism!r} was given; expected 'auto' or a mechanism "
+        "such as tf_sparse_dp.Gaussian()."
+    )
+
+
+def _check_choice(
+    plan: PrivacyPlan | None,
+    noise_multiplier: float | None,
+    expected_batch_size: float | None,
+) -> None:
+    given = [noise_multiplier is not None, expected_batch_size is not None]
+    if plan is not None:
+        if not isinstance(plan, PrivacyPlan):
+            raise TypeError(
+                f"plan is a {type(plan).__name__}; expected a PrivacyPlan. "
+                "Build one with tf_sparse_dp.PrivacyPlan(epsilon=..., "
+                "delta=..., sampling=...)."
+            )
+        if any(given):
+            raise ValueError(
+                "A plan was given together with noise_multiplier or "
+                "expected_batch_size. The plan fixes both: leave them out."
+            )
+        return
+    if not all(given):
+        raise ValueError(
+            "No plan was given. Expected a PrivacyPlan, or both "
+            "noise_multiplier and expected_batch_size (then nothing is "
+            f"enforced); got noise_multiplier={noise_multiplier!r} and "
+            f"expected_batch_size={expected_batch_size!r}."
+        )
+    _check_positive("expected_batch_size", expected_batch_size)
+    _check_positive("noise_multiplier", noise_multiplier, zero_allowed=True)
+
+
+def _check_positive(name: str, value: Any, zero_allowed: bool = False) -> None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value < 0:
+        good = False
+    else:
+        good = value > 0 or zero_allowed
+    if not good:
+        expected = "at least 0" if zero_allowed else "above 0"
+        raise ValueError(
+            f"{name}={value!r} was given; expected a finite number {expected}."
+        )

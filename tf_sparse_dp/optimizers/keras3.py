@@ -1,0 +1,48 @@
+"""The optimizer for Keras 3."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from tf_sparse_dp.optimizers.wrapper import FLOAT16_REFUSAL, PrivateWrapper
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_dp")
+class DPSparseOptimizer(PrivateWrapper, keras.optimizers.Optimizer):
+    __doc__ = PrivateWrapper.__doc__
+
+    _keras = keras
+    _running = "Keras 3"
+    _other = "tf_keras"
+    _base_arguments = {"learning_rate": 0.0}  # The inner optimizer has one.
+
+    def build(self, variables: list[Any]) -> None:
+        if self.built:
+            return
+        if keras.config.dtype_policy().compute_dtype == "float16":
+            raise ValueError(FLOAT16_REFUSAL)
+        self._compositions = self.add_variable(
+            shape=(), dtype="int64", name="compositions"
+        )
+        self._build_private(self._compositions)
+        self.inner_optimizer.build(variables)
+        super().build(variables)
+        self._load_deferred()
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+        if trainable_variables is None:
+            trainable_variables = self._trainable_variables
+        variables = list(trainable_variables)
+        if not self.built:
+            self.build(variables)
+        self._take_step(
+            list(grads),
+            variables,
+            lambda private: self.inner_optimizer.apply(private, variables),
+        )
+
+    @property
+    def variables(self) -> list[Any]:
+        return self._variables + self.inner_optimizer.variables

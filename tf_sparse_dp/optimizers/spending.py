@@ -1,0 +1,183 @@
+"""May this step be taken? Counts what was spent and remembers refusals.
+
+The count that is saved with the model is a variable that the adapters own. A
+second count, of this process, is never saved and never goes back: restoring
+an older checkpoint cannot lower what was spent here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_sparse_dp.accounting.plan import PrivacyPlan
+from tf_sparse_dp.errors import BudgetExhausted, PrivacyStateError
+
+_NO_PASS = -1  # Rows seen in the current pass when none was started.
+
+
+class Spending:
+    """The count of compositions: steps, or passes over the data.
+
+    Args:
+      plan: The plan that is kept; None enforces nothing.
+    """
+
+    def __init__(self, plan: PrivacyPlan | None):
+        self._plan = plan
+        self._saved: Any = None
+        self._seen: tf.Variable | None = None
+        self._rows: tf.Variable | None = None
+        self._exhausted: tf.Variable | None = None
+        self._broken: tf.Variable | None = None
+
+    @property
+    def counts_passes(self) -> bool:
+        """Whether a composition is a pass over the data, not a step."""
+        return (
+            self._plan is not None
+            and self._plan.sampling.composition_unit == "pass"
+        )
+
+    def build(self, saved: Any) -> None:
+        """Takes the saved count (an int64 variable) and makes its own."""
+        if self._saved is not None:
+            return
+        self._saved = saved
+        with tf.init_scope():
+            self._seen = _counter("compositions_seen")
+            self._rows = _counter("rows_in_pass", _NO_PASS)
+            self._exhausted = _counter("refused_by_budget")
+            self._broken = _counter("refused_by_shape")
+
+    def count(self) -> int:
+        """Compositions spent."""
+        if self._saved is None:
+            return 0
+        return int(max(self._saved.numpy(), self._seen.numpy()))  # type: ignore[union-attr]
+
+    def remaining(self) -> int | None:
+        """Compositions left; None without a plan."""
+        if self._plan is None:
+            return None
+        return max(0, self._plan.num_compositions - self.count())
+
+    def raise_count(self, loaded: int) -> None:
+        """Takes over a loaded count unless more was spent here."""
+        count = max(self.count(), int(loaded))
+        self._saved.assign(count)
+        self._seen.assign(count)  # type: ignore[union-attr]
+
+    def start_pass(self) -> None:
+        """Charges one pass over the data.
+
+        Raises:
+          BudgetExhausted: If the plan has no pass left. Nothing is charged.
+        """
+        if not self.counts_passes:
+            return
+        if self._saved is None:
+            raise PrivacyStateError(
+                "A pass was started before the optimizer was built. Call "
+                "optimizer.build(model.trainable_variables) first."
+            )
+        if self.remaining() == 0:
+            raise BudgetExhausted(self._exhausted_message())
+        self.raise_count(self.count() + 1)
+        self._rows.assign(0)  # type: ignore[union-attr]
+
+    def decide(self, batch_size: tf.Tensor, consistent: tf.Tensor) -> tf.Tensor:
+        """Whether the step may be taken, and counts it if so.
+
+        Depends on public facts only: counts and shapes.
+        """
+        rows = tf.cast(batch_size, tf.int64)
+        count = tf.maximum(
+            tf.cast(self._saved, tf.int64), tf.convert_to_tensor(self._seen)
+        )
+        affordable = tf.constant(True)
+        after = count
+        if self.counts_passes:
+            total = self._rows + rows
+            sampling = self._plan.sampling  # type: ignore[union-attr]
+            limit = self._plan.num_compositions  # type: ignore[union-attr]
+            affordable = count <= limit
+            consistent &= self._rows >= 0  # type: ignore[operator]
+            consistent &= total <= sampling.num_examples
+        else:
+            after = count + 1
+            if self._plan is not None:
+                affordable = count < self._plan.num_compositions
+        taken = affordable & consistent
+        one = tf.ones([], tf.int64)
+        zero = tf.zeros([], tf.int64)
+        after = tf.where(taken, after, count)
+        self._saved.assign(after)
+        self._seen.assign(after)  # type: ignore[union-attr]
+        self._rows.assign_add(  # type: ignore[union-attr]
+            tf.where(taken & (self._rows >= 0), rows, zero)  # type: ignore[operator]
+        )
+        self._exhausted.assign_add(tf.where(affordable, zero, one))  # type: ignore[union-attr]
+        self._broken.assign_add(  # type: ignore[union-attr]
+            tf.where(affordable & ~consistent, one, zero)
+        )
+        return taken
+
+    def raise_refusals(self) -> None:
+        """Raises, once, if steps were refused since the last call.
+
+        Raises:
+          BudgetExhausted: If the plan was spent.
+          PrivacyStateError: If a batch was not in order.
+        """
+        if self._saved is None:
+            return
+        broken, exhausted = self.forget_refusals()
+        if exhausted:
+            raise BudgetExhausted(self._exhausted_message(exhausted))
+        if broken:
+            raise PrivacyStateError(self._broken_message(broken))
+
+    def forget_refusals(self) -> tuple[int, int]:
+        """Numbers of steps refused for their batch and for the budget."""
+        if self._saved is None:
+            return 0, 0
+        refused = int(self._broken.numpy()), int(self._exhausted.numpy())  # type: ignore[union-attr]
+        self._broken.assign(0)  # type: ignore[union-attr]
+        self._exhausted.assign(0)  # type: ignore[union-attr]
+        return refused
+
+    def _exhausted_message(self, steps: int = 0) -> str:
+        plan = self._plan
+        unit = plan.sampling.composition_unit  # type: ignore[union-attr]
+        refused = f"{steps} steps were refused: t" if steps else "T"
+        return (
+            f"{refused}he plan allows {plan.num_compositions} {unit}es, and "  # type: ignore[union-attr]
+            f"{self.count()} are spent. The weights are those of the last "
+            "step within the plan. Add the PrivacyBudget callback to end "
+            "training in time, or make a plan with more steps before you "
+            "start."
+        ).replace("stepes", "steps")
+
+    def _broken_message(self, steps: int) -> str:
+        if self.counts_passes:
+            size = self._plan.sampling.num_examples  # type: ignore[union-attr]
+            return (
+                f"{steps} steps were refused because they were outside a "
+                f"pass over the data, or the pass gave more than the "
+                f"{size} examples that EpochSampling was told of. Add the "
+                "PrivacyBudget callback, or call optimizer.start_pass() "
+                "before every pass in a loop of your own, and check "
+                "num_examples."
+            )
+        return (
+            f"{steps} steps were refused because the inputs of a batch did not "
+            "have the same number of rows, or not the number that the "
+            "sampling gives. Train on sampling.dataset(...) as it is, without "
+            "batching it again."
+        )
+
+
+def _counter(name: str, value: int = 0) -> tf.Variable:
+    return tf.Variable(value, dtype=tf.int64, trainable=False, name=name)

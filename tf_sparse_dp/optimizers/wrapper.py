@@ -1,0 +1,364 @@
+"""What the adapters for Keras 3 and tf-keras have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_sparse_dp import mechanisms, sampling
+from tf_sparse_dp.accounting.plan import PrivacyPlan
+from tf_sparse_dp.accounting.statement import (
+    PrivacyStatement,
+    privacy_statement,
+)
+from tf_sparse_dp.errors import PrivacyStateError
+from tf_sparse_dp.gradients.separation import Gradient
+from tf_sparse_dp.mechanisms.interface import Mechanism
+from tf_sparse_dp.optimizers.core import PrivateStep
+from tf_sparse_dp.optimizers.spending import Spending
+
+FLOAT16_REFUSAL = (
+    "The mixed_float16 policy scales the loss and skips steps depending on the "
+    "raw gradients, which is not private. Use the policy 'mixed_bfloat16' or "
+    "'float32'."
+)
+_ASSUMPTIONS = (
+    "Tensors that the training step takes from outside the batch (weights at "
+    "the start, vocabularies, tables, constants) do not come from the training "
+    "data.",
+    "Noise is drawn with Philox in float32, keyed by 128 bits of the operating "
+    "system's randomness: the guarantee holds up to that generator and up to "
+    "rounding.",
+)
+
+
+class PrivateWrapper:
+    r"""Trains any Keras model privately, with any Keras optimizer inside.
+
+    Takes the model's gradients apart into one term per example, by a proof on
+    the traced step that examples do not mix; clips every term, adds noise, and
+    hands the private mean to the inner optimizer:
+
+    $\tilde g = \frac{1}{\bar n} ( \sum_i \min(1, C/|g_i|) g_i + \sigma C \xi )$
+
+    with $C$ = `clip_norm`, $\sigma$ = the plan's noise multiplier, $\bar n$ =
+    the expected batch size, $\xi$ standard normal (for `Gaussian`). What no
+    example influences, such as a regulariser's gradient, is added as it is.
+
+    **Guarantee.** With a plan, the weights are (epsilon, delta)-differentially
+    private at all times, for the plan's neighbouring relation and sampling;
+    `privacy_statement()` spells it out. A step beyond the plan is not taken.
+    Metrics, losses and anything else outside of the weights are not covered.
+
+    Args:
+      inner_optimizer: An optimizer of the running `tf.keras`.
+      plan: The budget that is kept. None needs `noise_multiplier` and
+        `expected_batch_size`, and enforces nothing.
+      clip_norm: Largest L2 norm of one example's gradient, over all variables.
+      mechanism: How sums are released; "auto" is `Gaussian()`.
+      noise_multiplier: Standard deviation of the noise over `clip_norm`, in
+        place of a plan. 0.0 is not private.
+      expected_batch_size: What noisy sums are divided by, in place of a plan.
+      examples_per_unit: 1: every example is a privacy unit of its own.
+      loss_reduction: "mean" or "sum": how the loss combines examples. Checked
+        against the graph where it can be seen there.
+      seed: For tests only. A fixed seed makes the noise predictable, and the
+        privacy statement says so.
+      name: Name of the optimizer.
+
+    Raises:
+      ValueError, TypeError: If an argument is not what is described above.
+      NotSeparableError: While tracing, if examples may mix.
+      BudgetExhausted: Out of `fit` (at its end), the `PrivacyBudget` callback,
+        saving, or `privacy_statement()`, whichever comes first, if steps were
+        refused because the plan is spent.
+
+    Example:
+      >>> import tensorflow as tf
+      >>> import tf_sparse_dp as tsdp
+      >>> sampling = tsdp.PoissonSampling(
+      ...     num_examples=10_000, batch_size=100, epochs=1
+      ... )
+      >>> plan = tsdp.PrivacyPlan(epsilon=3.0, delta=1e-5, sampling=sampling)
+      >>> optimizer = tsdp.DPSparseOptimizer(
+      ...     tf.keras.optimizers.Adagrad(0.1), plan, clip_norm=1.0
+      ... )
+      >>> optimizer.compositions_left
+      100
+
+    Reference: Abadi et al., "Deep Learning with Differential Privacy", 2016.
+    """
+
+    inner_optimizer: Any
+    built: bool
+    _keras: Any  # The Keras module of the adapter, its name, and the other's.
+    _running: str
+    _other: str
+    _base_arguments: dict[str, Any] = {}
+
+    def __init__(
+        self,
+        inner_optimizer: Any,
+        plan: PrivacyPlan | None = None,
+        *,
+        clip_norm: float = 1.0,
+        mechanism: Mechanism | str = "auto",
+        noise_multiplier: float | None = None,
+        expected_batch_size: float | None = None,
+        examples_per_unit: int = 1,
+        loss_reduction: str = "mean",
+        seed: int | None = None,
+        name: str = "dp_sparse_optimizer",
+    ):
+        self._check_inner(inner_optimizer)
+        super().__init__(name=name, **self._base_arguments)
+        self.inner_optimizer = inner_optimizer
+        self._private = PrivateStep(
+            plan,
+            clip_norm=clip_norm,
+            mechanism=mechanism,
+            noise_multiplier=noise_multiplier,
+            expected_batch_size=expected_batch_size,
+            examples_per_unit=examples_per_unit,
+            loss_reduction=loss_reduction,
+            seed=seed,
+        )
+        self._spending = Spending(plan)
+        self._lost_state = ""
+        self._loaded: list[Any] | None = None
+
+    def _check_inner(self, inner: Any) -> None:
+        expected = self._keras.optimizers.Optimizer
+        if isinstance(inner, expected) and not isinstance(
+            inner, PrivateWrapper
+        ):
+            if hasattr(inner, "inner_optimizer"):
+                raise ValueError(FLOAT16_REFUSAL)  # It scales the loss.
+            return
+        if type(inner).__module__.split(".")[0] == self._other:
+            raise TypeError(
+                f"inner_optimizer is {type(inner).__name__} of {self._other}, "
+                f"but tf.keras is {self._running}. Use the optimizers of "
+                "tf.keras, or set the environment variable "
+                "TF_USE_LEGACY_KERAS before importing TensorFlow (1 for "
+                "tf-keras, unset for Keras 3)."
+            )
+        raise TypeError(
+            f"inner_optimizer is {inner!r}; expected an optimizer of "
+            f"{self._running} such as tf.keras.optimizers.Adagrad(0.1)."
+        )
+
+    # What users ask.
+
+    @property
+    def plan(self) -> PrivacyPlan | None:
+        """The plan that is kept."""
+        return self._private.plan
+
+    @property
+    def clip_norm(self) -> float:
+        """Largest norm of one example's gradient, over all variables."""
+        return self._private.clip_norm
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Standard deviation of the noise over `clip_norm`."""
+        return self._private.noise_multiplier
+
+    @property
+    def compositions_spent(self) -> int:
+        """Steps taken, or passes started, whichever the plan counts."""
+        return self._spending.count()
+
+    @property
+    def compositions_left(self) -> int | None:
+        """Steps or passes left in the plan; None without a plan."""
+        return self._spending.remaining()
+
+    def start_pass(self) -> None:
+        """Charges one pass over the data, under a plan that counts passes.
+
+        The `PrivacyBudget` callback does it at the start of every epoch; a
+        training loop of your own does it before every pass.
+
+        Raises:
+          BudgetExhausted: If the plan has no pass left.
+        """
+        self._check_state()
+        self._spending.start_pass()
+
+    def privacy_statement(self) -> PrivacyStatement:
+        """What is guaranteed of the training so far, in plain words.
+
+        Raises:
+          BudgetExhausted: Once, if steps were refused and nobody was told.
+        """
+        self._check_state()
+        self._spending.raise_refusals()
+        step = self._private
+        return privacy_statement(
+            plan=step.plan,
+            mechanism=step.mechanism.description,
+            clip_norm=step.clip_norm,
+            noise_multiplier=step.noise_multiplier,
+            compositions=self._spending.count(),
+            examples_per_unit=step.examples_per_unit,
+            seeded=step.keys.seeded,
+            extra_assumptions=_ASSUMPTIONS,
+        )
+
+    def forget_refusals(self) -> tuple[int, int]:
+        """Refused steps since the last call: for their batch, for the budget.
+
+        For a caller that handles them; nothing is raised for them later.
+        """
+        return self._spending.forget_refusals()
+
+    # The step.
+
+    def _take_step(
+        self,
+        gradients: Sequence[Gradient],
+        variables: Sequence[Any],
+        apply_inner: Callable[[list[Gradient]], None],
+    ) -> None:
+        self._check_state()
+        if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+            raise ValueError(
+                "The training step runs on "
+                f"{tf.distribute.get_strategy().num_replicas_in_sync} "
+                "replicas; only one is supported. Compile the model outside "
+                "of the distribution strategy's scope."
+            )
+        released = self._private.release(
+            gradients,
+            [getattr(v, "path", v.name) for v in variables],
+            [tuple(v.shape) for v in variables],
+        )
+        taken = self._spending.decide(released.batch_size, released.consistent)
+
+        def take() -> tf.Tensor:
+            apply_inner(released.gradients)
+            return tf.constant(True)
+
+        tf.cond(taken, take, lambda: tf.constant(False))
+
+    def _build_private(self, saved: Any) -> None:
+        self._private.keys.build()
+        self._spending.build(saved)
+
+    # Saved state: what was spent is never forgotten.
+
+    def _check_state(self) -> None:
+        if self._lost_state:
+            raise PrivacyStateError(self._lost_state)
+
+    def _load(self, values: list[Any]) -> None:
+        """Takes over saved variables; later, if they do not exist yet."""
+        if not self.built:
+            self._loaded = [np.array(value) for value in values]
+            return
+        variables = self.variables  # type: ignore[attr-defined]
+        shapes = [tuple(variable.shape) for variable in variables]
+        if [np.shape(value) for value in values] != shapes:
+            self._lost_state = (
+                f"Saved optimizer state with {len(values)} variables does not "
+                f"fit this optimizer with {len(variables)}, so what was spent "
+                "is not known. Use the same model, inner optimizer and options "
+                "as the run that saved it, or load a format that carries "
+                "optimizer state (.keras, tf.train.Checkpoint)."
+            )
+            raise PrivacyStateError(self._lost_state)
+        for variable, value in zip(variables, values, strict=True):
+            if variable is self._compositions:  # type: ignore[attr-defined]
+                self._spending.raise_count(int(np.asarray(value)))
+            else:
+                variable.assign(value)
+
+    def _load_deferred(self) -> None:
+        if self._loaded is not None:
+            values, self._loaded = self._loaded, None
+            self._load(values)
+
+    def save_own_variables(self, store: Any) -> None:
+        self._check_state()
+        self._spending.raise_refusals()
+        super().save_own_variables(store)  # type: ignore[misc]
+
+    def load_own_variables(self, store: Any) -> None:
+        self._load([store[str(i)] for i in range(len(store.keys()))])
+
+    def set_weights(self, weights: list[Any]) -> None:
+        self._load(list(weights))
+
+    # What Keras asks.
+
+    @property
+    def learning_rate(self) -> Any:
+        return self.inner_optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, learning_rate: Any) -> None:
+        self.inner_optimizer.learning_rate = learning_rate
+
+    @property
+    def iterations(self) -> Any:
+        return self.inner_optimizer.iterations
+
+    @iterations.setter
+    def iterations(self, variable: Any) -> None:
+        self.inner_optimizer.iterations = variable
+
+    def finalize_variable_values(self, var_list: list[Any]) -> None:
+        self.inner_optimizer.finalize_variable_values(var_list)
+        self._spending.raise_refusals()
+
+    def get_config(self) -> dict[str, Any]:
+        step = self._private
+        config: dict[str, Any] = {
+            "name": self.name,  # type: ignore[attr-defined]
+            "inner_optimizer": self._keras.optimizers.serialize(
+                self.inner_optimizer
+            ),
+            "clip_norm": step.clip_norm,
+            "mechanism": _described(step.mechanism),
+            "examples_per_unit": step.examples_per_unit,
+            "loss_reduction": step.loss_reduction,
+        }
+        if step.plan is None:
+            config["noise_multiplier"] = step.noise_multiplier
+            config["expected_batch_size"] = step.expected_batch_size
+        else:
+            config["plan"] = step.plan.get_config()
+            config["sampling"] = _described(step.plan.sampling)
+        return config
+
+    @classmethod
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: Any = None
+    ) -> PrivateWrapper:
+        config = dict(config)
+        config["inner_optimizer"] = cls._keras.optimizers.deserialize(
+            config["inner_optimizer"], custom_objects=custom_objects
+        )
+        config["mechanism"] = _made(config["mechanism"], mechanisms)
+        if "plan" in config:
+            config["plan"] = PrivacyPlan.from_config(
+                config["plan"],
+                sampling=_made(config.pop("sampling"), sampling),
+            )
+        return cls(**config)
+
+
+def _described(thing: Any) -> dict[str, Any]:
+    return {
+        "class_name": type(thing).__name__,
+        "config": thing.get_config(),
+    }
+
+
+def _made(description: dict[str, Any], module: Any) -> Any:
+    return getattr(module, description["class_name"])(**description["config"])
