@@ -26,10 +26,6 @@ class Batches:
     def get_config(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Batches:
-        return cls(**config)
-
 
 @pytest.fixture
 def poisson() -> Callable[..., Batches]:

@@ -193,10 +193,7 @@ class PrivacyPlan:
             "epsilon": self.epsilon,
             "delta": self.delta,
             "noise_multiplier": self.noise_multiplier,
-            "sampling": {
-                "class_name": type(self.sampling).__name__,
-                "config": self.sampling.get_config(),
-            },
+            "sampling": _described(self.sampling),
         }
 
     @classmethod
@@ -204,7 +201,7 @@ class PrivacyPlan:
         cls,
         config: Mapping[str, Any],
         *,
-        samplings: Mapping[str, Any] | None = None,
+        sampling: Sampling | None = None,
     ) -> PrivacyPlan:
         """The plan of a `get_config`, with its noise as it was.
 
@@ -214,23 +211,21 @@ class PrivacyPlan:
         on, and warns.
 
         Args:
-          config: From `get_config`; its "sampling" may also be the object.
-          samplings: Sampling classes by name, each with a `from_config`.
+          config: From `get_config`.
+          sampling: Rebuilt from `config["sampling"]`, a class name and a
+            config; may be left out where that is the object itself.
 
         Raises:
-          ValueError: No class for the sampling's name.
+          ValueError: The sampling is not given, or is not the plan's.
         """
-        sampling = config["sampling"]
-        if isinstance(sampling, Mapping):
-            name = sampling["class_name"]
-            known = samplings or {}
-            if name not in known:
-                raise ValueError(
-                    f"the plan's sampling is a {name!r}, expected one of "
-                    f"{sorted(known)}. Pass its class in samplings, or put the "
-                    "sampling object itself into the config."
-                )
-            sampling = known[name].from_config(sampling["config"])
+        saved = config["sampling"]
+        if sampling is None and not isinstance(saved, Mapping):
+            sampling = saved
+        elif sampling is None or _described(sampling) != saved:
+            raise ValueError(
+                f"sampling is {sampling!r}, expected the plan's own: {saved}. "
+                "Rebuild it from that class and config, and pass it."
+            )
         plan = cls(
             delta=config["delta"],
             noise_multiplier=config["noise_multiplier"],
@@ -249,6 +244,13 @@ class PrivacyPlan:
                 stacklevel=2,
             )
         return plan
+
+
+def _described(sampling: Sampling) -> dict[str, Any]:
+    return {
+        "class_name": type(sampling).__name__,
+        "config": sampling.get_config(),
+    }
 
 
 def _number(
