@@ -2,7 +2,8 @@
 
 Two accountants of `dp_accounting` do the work. Privacy loss distributions (PLD)
 are all but exact, as long as delta is well above the rounding of the Fourier
-transform that composes them; Rényi divergences (RDP) are some 10 % looser and
+transform that composes them; Rényi divergences (RDP) are looser, by a tenth and
+more where noise is small and steps are few, but
 have no such floor. `ideal_epsilon` uses the first where it can be trusted.
 """
 
