@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tf_sparse_dp.gradients.analysis import Analysis
 from tf_sparse_dp.gradients.sizes import key
-from tf_sparse_dp.gradients.types import Batched, BatchMultiple, Free
+from tf_sparse_dp.gradients.types import FREE, Batched, BatchMultiple, Free
 
 _KEEPS_FIRST = frozenset(
     "Identity Neg Cast Reshape Transpose ExpandDims Squeeze Sum Tile Pad Slice "
@@ -37,7 +37,6 @@ class LossScale:
 
     Args:
       analysis: The types of those tensors.
-      targets: The gradients.
     """
 
     def __init__(self, analysis: Analysis):
@@ -61,7 +60,9 @@ class LossScale:
         if op.type == "Mean" and self._reduces_batch(op):
             return None if degrees[0] is None else degrees[0] - 1
         if op.type in _DIVIDES:
-            divisor = degrees[1] or self._constant_degree(op)
+            divisor = degrees[1]
+            if divisor == 0:
+                divisor = self._constant_degree(op)
             if degrees[0] is None or divisor is None:
                 return None
             return degrees[0] - divisor
@@ -87,15 +88,19 @@ class LossScale:
 
     def _constant_degree(self, op: tf.Operation) -> int | None:
         """1 for a data-free seed over a constant multiple of the batch size."""
+        seed, divisor = op.inputs
         batch_size = self._analysis.sizes.batch_size
-        if batch_size in (None, 1) or not isinstance(
-            self._analysis.type(op.inputs[0]), Free
-        ):
-            return self._degrees[key(op.inputs[1])]
-        divisor = tf.get_static_value(op.inputs[1])
-        if divisor is None or divisor.ndim or divisor == 0:
-            return self._degrees[key(op.inputs[1])]
-        return int(divisor % batch_size == 0)
+        types = [self._analysis.type(seed), self._analysis.type(divisor)]
+        if batch_size in (None, 1) or types != [FREE, FREE]:
+            return self._degrees[key(divisor)]
+        value = self._constant(divisor)
+        return None if value is None else int(value % batch_size == 0)
+
+    def _constant(self, tensor: tf.Tensor) -> float | None:
+        value = tf.get_static_value(tensor)
+        if value is None and tensor.op.type == "Cast":
+            return self._analysis.sizes.scalar(tensor.op.inputs[0])
+        return None if value is None or value.ndim else float(value)
 
     def _agreed(self, op: tf.Operation) -> int | None:
         """The one degree of all summands that see examples."""

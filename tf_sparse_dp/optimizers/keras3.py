@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tf_sparse_dp.optimizers.wrapper import FLOAT16_REFUSAL, PrivateWrapper
 
@@ -23,13 +24,15 @@ class DPSparseOptimizer(PrivateWrapper, keras.optimizers.Optimizer):
             return
         if keras.config.dtype_policy().compute_dtype == "float16":
             raise ValueError(FLOAT16_REFUSAL)
-        self._compositions = self.add_variable(
-            shape=(), dtype="int64", name="compositions"
-        )
-        self._build_private(self._compositions)
-        self.inner_optimizer.build(variables)
-        super().build(variables)
-        self._load_deferred()
+        # Out of a trace that may fail and leave variables without a value.
+        with tf.init_scope():
+            self._compositions = self.add_variable(
+                shape=(), dtype="int64", name="compositions"
+            )
+            self._build_private(self._compositions)
+            self.inner_optimizer.build(variables)
+            super().build(variables)
+            self._load_deferred()
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
         if trainable_variables is None:
