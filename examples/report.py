@@ -78,16 +78,19 @@ def _norms(
         )
         axes.set_axis_off()
         return
-    axes.hist(norms, bins=60, color=PRIVATE, alpha=0.8)
+    shown = norms[norms > 0]
+    bins = np.geomspace(shown.min(), shown.max(), 60)
+    axes.hist(shown, bins=bins, color=PRIVATE, alpha=0.8)
+    axes.set_xscale("log")
     axes.axvline(clip_norm, color=BUDGET, linestyle="--")
     clipped = np.mean(norms > clip_norm)
     axes.text(
-        0.98,
-        0.96,
+        0.02,
+        0.97,
         f"clip_norm = {clip_norm:g} (dashed), {clipped:.0%} above\n"
         "Synthetic data only: these norms are not\n"
         "private and must not be shown for real data.",
-        ha="right",
+        ha="left",
         va="top",
         fontsize=9,
         transform=axes.transAxes,

@@ -1,0 +1,68 @@
+"""The code in README.md, docs/ and the notebook runs as it stands there."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+ROOT = pathlib.Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
+LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
+
+
+def given() -> dict:
+    """What README.md takes for granted: a model and its data."""
+    features = np.random.default_rng(0).random((10_000, 3)).astype("float32")
+    model = tf.keras.Sequential(
+        [tf.keras.Input((3,)), tf.keras.layers.Dense(1, activation="sigmoid")]
+    )
+    return {
+        "n": len(features),
+        "features": features,
+        "labels": (features[:, 0] > 0.5).astype("float32"),
+        "model": model,
+    }
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
+def test_code_blocks_run_one_after_the_other(
+    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = BLOCK.findall(path.read_text())
+    if not blocks:
+        return
+    names: dict = {"__name__": "__document__"}
+    if path.name == "README.md":
+        names |= given()
+    for number, block in enumerate(blocks):
+        exec(compile(block, f"{path.name}, block {number}", "exec"), names)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "path", [*DOCUMENTS, ROOT / "CONTRIBUTING.md"], ids=lambda p: p.name
+)
+def test_links_to_files_lead_somewhere(path: pathlib.Path) -> None:
+    for target in LINK.findall(path.read_text()):
+        assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+def test_quickstart_notebook() -> None:
+    notebook = json.loads((ROOT / "colab" / "quickstart.ipynb").read_text())
+    names: dict = {"__name__": "__notebook__"}
+    for number, cell in enumerate(notebook["cells"]):
+        if cell["cell_type"] != "code":
+            continue
+        assert not cell["outputs"], "the notebook is kept without outputs"
+        lines = [line for line in cell["source"] if not line.startswith("%")]
+        source = "".join(lines)
+        exec(compile(source, f"quickstart, cell {number}", "exec"), names)
+    assert names["auc_private"] > 0.6, "the private model learned something"
+    assert names["auc_twin"] > names["auc_private"] - 0.05
