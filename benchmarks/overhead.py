@@ -68,7 +68,7 @@ def build(options: argparse.Namespace) -> keras.Model:
             looked_up = layers.GlobalAveragePooling1D()(looked_up)
         inputs.append(ids)
         features.append(looked_up)
-    inputs.append(keras.Input((13,), name="dense"))
+    inputs.append(keras.Input((13,), name="numbers"))
     hidden = layers.Concatenate()([*features, inputs[-1]])
     for units in options.hidden:
         hidden = layers.Dense(units, activation="relu")(hidden)
