@@ -30,6 +30,11 @@ class PrivacyBudget(tf.keras.callbacks.Callback):
         `DPSparseOptimizer`.
     """
 
+    def set_model(self, model: Any) -> None:
+        super().set_model(model)
+        if not hasattr(tf.keras, "__version__"):  # tf-keras
+            _warn_when_saving_without_count(model)
+
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         optimizer = self._optimizer()
         if optimizer.compositions_left == 0:
@@ -43,9 +48,7 @@ class PrivacyBudget(tf.keras.callbacks.Callback):
     def on_epoch_begin(
         self, epoch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        optimizer = self._optimizer()
-        optimizer.build(self.model.trainable_variables)
-        optimizer.start_pass()
+        self._optimizer().start_pass()
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
@@ -99,3 +102,30 @@ class PrivacyBudget(tf.keras.callbacks.Callback):
                 PrivacyWarning,
                 stacklevel=2,
             )
+
+
+def _warn_when_saving_without_count(model: Any) -> None:
+    """Makes `model.save_weights` warn of files that do not carry the count."""
+    save_weights = model.save_weights
+    if getattr(save_weights, "warns", False):
+        return
+
+    def save_and_warn(filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        name = str(filepath)
+        h5 = name.endswith((".h5", ".hdf5")) or "h5" in (
+            *args,
+            *kwargs.values(),
+        )
+        if h5 and not name.endswith(".weights.h5"):
+            warnings.warn(
+                f"The weights in {name} carry no optimizer state, so a run "
+                "that starts from them does not know what was spent. Save "
+                "with model.save('name.keras') or to 'name.weights.h5' to keep "
+                "the count.",
+                PrivacyWarning,
+                stacklevel=2,
+            )
+        return save_weights(filepath, *args, **kwargs)
+
+    save_and_warn.warns = True  # type: ignore[attr-defined]
+    model.save_weights = save_and_warn

@@ -38,34 +38,26 @@ class KeyStream:
 
     def __init__(self, seed: int | None = None):
         self._seed = seed
-        self._root: tf.Variable | None = None
-        self._count: tf.Variable | None = None
-
-    @property
-    def seeded(self) -> bool:
-        """Whether the keys are reproducible."""
-        return self._seed is not None
-
-    def build(self) -> None:
-        """Creates the root key and the counter, once."""
-        if self._root is not None:
-            return
-        if self._seed is None:
+        if seed is None:
             root = np.frombuffer(os.urandom(16), np.int64)
         else:
-            root = np.array([self._seed, 0], np.int64)
+            root = np.array([seed, 0], np.int64)
         with tf.init_scope():
             self._root = tf.Variable(root, trainable=False, name="noise_root")
             self._count = tf.Variable(
                 0, dtype=tf.int64, trainable=False, name="noise_count"
             )
 
+    @property
+    def seeded(self) -> bool:
+        """Whether the keys are reproducible."""
+        return self._seed is not None
+
     def next(self) -> tf.Tensor:
         """The next key. Each run of the traced operation gives another."""
-        self.build()
         return fold_in(
             tf.convert_to_tensor(self._root),
-            self._count.assign_add(1, read_value=True),  # type: ignore[union-attr]
+            self._count.assign_add(1, read_value=True),
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> KeyStream:

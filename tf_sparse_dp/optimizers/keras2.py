@@ -28,10 +28,6 @@ class DPSparseOptimizer(PrivateWrapper, keras.optimizers.Optimizer):
         if keras.mixed_precision.global_policy().compute_dtype == "float16":
             raise ValueError(FLOAT16_REFUSAL)
         super().build(var_list)
-        self._compositions = self.add_variable(
-            shape=(), dtype=tf.int64, name="compositions"
-        )
-        self._build_private(self._compositions)
         self.inner_optimizer.build(var_list)
         self._built = True
         self._load_deferred()
@@ -57,6 +53,6 @@ class DPSparseOptimizer(PrivateWrapper, keras.optimizers.Optimizer):
 
     @property
     def variables(self) -> list[Any]:
-        own = super().variables
-        own.extend(self.inner_optimizer.variables)
-        return own
+        variables = self.inner_optimizer.variables
+        variables.insert(0, self._compositions)
+        return variables

@@ -26,10 +26,6 @@ class DPSparseOptimizer(PrivateWrapper, keras.optimizers.Optimizer):
             raise ValueError(FLOAT16_REFUSAL)
         # Out of a trace that may fail and leave variables without a value.
         with tf.init_scope():
-            self._compositions = self.add_variable(
-                shape=(), dtype="int64", name="compositions"
-            )
-            self._build_private(self._compositions)
             self.inner_optimizer.build(variables)
             super().build(variables)
             self._load_deferred()
@@ -48,4 +44,4 @@ class DPSparseOptimizer(PrivateWrapper, keras.optimizers.Optimizer):
 
     @property
     def variables(self) -> list[Any]:
-        return self._variables + self.inner_optimizer.variables
+        return [self._compositions, *self.inner_optimizer.variables]

@@ -22,15 +22,16 @@ class Spending:
 
     Args:
       plan: The plan that is kept; None enforces nothing.
+      saved: The count that is saved with the model, an int64 variable.
     """
 
-    def __init__(self, plan: PrivacyPlan | None):
+    def __init__(self, plan: PrivacyPlan | None, saved: Any):
         self._plan = plan
-        self._saved: Any = None
-        self._seen: tf.Variable | None = None
-        self._rows: tf.Variable | None = None
-        self._exhausted: tf.Variable | None = None
-        self._broken: tf.Variable | None = None
+        self._saved = saved
+        self._seen = _counter("compositions_seen")
+        self._rows = _counter("rows_in_pass", _NO_PASS)
+        self._exhausted = _counter("refused_by_budget")
+        self._broken = _counter("refused_by_batch")
 
     @property
     def counts_passes(self) -> bool:
@@ -40,22 +41,9 @@ class Spending:
             and self._plan.sampling.composition_unit == "pass"
         )
 
-    def build(self, saved: Any) -> None:
-        """Takes the saved count (an int64 variable) and makes its own."""
-        if self._saved is not None:
-            return
-        self._saved = saved
-        with tf.init_scope():
-            self._seen = _counter("compositions_seen")
-            self._rows = _counter("rows_in_pass", _NO_PASS)
-            self._exhausted = _counter("refused_by_budget")
-            self._broken = _counter("refused_by_shape")
-
     def count(self) -> int:
         """Compositions spent."""
-        if self._saved is None:
-            return 0
-        return int(max(self._saved.numpy(), self._seen.numpy()))  # type: ignore[union-attr]
+        return int(max(self._saved.numpy(), self._seen.numpy()))
 
     def remaining(self) -> int | None:
         """Compositions left; None without a plan."""
@@ -67,7 +55,7 @@ class Spending:
         """Takes over a loaded count unless more was spent here."""
         count = max(self.count(), int(loaded))
         self._saved.assign(count)
-        self._seen.assign(count)  # type: ignore[union-attr]
+        self._seen.assign(count)
 
     def start_pass(self) -> None:
         """Charges one pass over the data.
@@ -77,15 +65,10 @@ class Spending:
         """
         if not self.counts_passes:
             return
-        if self._saved is None:
-            raise PrivacyStateError(
-                "A pass was started before the optimizer was built. Call "
-                "optimizer.build(model.trainable_variables) first."
-            )
         if self.remaining() == 0:
             raise BudgetExhausted(self._exhausted_message())
         self.raise_count(self.count() + 1)
-        self._rows.assign(0)  # type: ignore[union-attr]
+        self._rows.assign(0)
 
     def decide(self, batch_size: tf.Tensor, consistent: tf.Tensor) -> tf.Tensor:
         """Whether the step may be taken, and counts it if so.
@@ -100,10 +83,10 @@ class Spending:
         after = count
         if self.counts_passes:
             total = self._rows + rows
-            sampling = self._plan.sampling  # type: ignore[union-attr]
-            limit = self._plan.num_compositions  # type: ignore[union-attr]
+            sampling = self._plan.sampling
+            limit = self._plan.num_compositions
             affordable = count <= limit
-            consistent &= self._rows >= 0  # type: ignore[operator]
+            consistent &= self._rows >= 0
             consistent &= total <= sampling.num_examples
         else:
             after = count + 1
@@ -114,14 +97,10 @@ class Spending:
         zero = tf.zeros([], tf.int64)
         after = tf.where(taken, after, count)
         self._saved.assign(after)
-        self._seen.assign(after)  # type: ignore[union-attr]
-        self._rows.assign_add(  # type: ignore[union-attr]
-            tf.where(taken & (self._rows >= 0), rows, zero)  # type: ignore[operator]
-        )
-        self._exhausted.assign_add(tf.where(affordable, zero, one))  # type: ignore[union-attr]
-        self._broken.assign_add(  # type: ignore[union-attr]
-            tf.where(affordable & ~consistent, one, zero)
-        )
+        self._seen.assign(after)
+        self._rows.assign_add(tf.where(taken & (self._rows >= 0), rows, zero))
+        self._exhausted.assign_add(tf.where(affordable, zero, one))
+        self._broken.assign_add(tf.where(affordable & ~consistent, one, zero))
         return taken
 
     def raise_refusals(self) -> None:
@@ -131,8 +110,6 @@ class Spending:
           BudgetExhausted: If the plan was spent.
           PrivacyStateError: If a batch was not in order.
         """
-        if self._saved is None:
-            return
         broken, exhausted = self.forget_refusals()
         if exhausted:
             raise BudgetExhausted(self._exhausted_message(exhausted))
@@ -141,19 +118,17 @@ class Spending:
 
     def forget_refusals(self) -> tuple[int, int]:
         """Numbers of steps refused for their batch and for the budget."""
-        if self._saved is None:
-            return 0, 0
-        refused = int(self._broken.numpy()), int(self._exhausted.numpy())  # type: ignore[union-attr]
-        self._broken.assign(0)  # type: ignore[union-attr]
-        self._exhausted.assign(0)  # type: ignore[union-attr]
+        refused = int(self._broken.numpy()), int(self._exhausted.numpy())
+        self._broken.assign(0)
+        self._exhausted.assign(0)
         return refused
 
     def _exhausted_message(self, steps: int = 0) -> str:
         plan = self._plan
-        unit = plan.sampling.composition_unit  # type: ignore[union-attr]
+        unit = plan.sampling.composition_unit
         refused = f"{steps} steps were refused: t" if steps else "T"
         return (
-            f"{refused}he plan allows {plan.num_compositions} {unit}es, and "  # type: ignore[union-attr]
+            f"{refused}he plan allows {plan.num_compositions} {unit}es, and "
             f"{self.count()} are spent. The weights are those of the last "
             "step within the plan. Add the PrivacyBudget callback to end "
             "training in time, or make a plan with more steps before you "
@@ -162,7 +137,7 @@ class Spending:
 
     def _broken_message(self, steps: int) -> str:
         if self.counts_passes:
-            size = self._plan.sampling.num_examples  # type: ignore[union-attr]
+            size = self._plan.sampling.num_examples
             return (
                 f"{steps} steps were refused because they were outside a "
                 f"pass over the data, or the pass gave more than the "
@@ -180,4 +155,5 @@ class Spending:
 
 
 def _counter(name: str, value: int = 0) -> tf.Variable:
-    return tf.Variable(value, dtype=tf.int64, trainable=False, name=name)
+    with tf.init_scope():
+        return tf.Variable(value, dtype=tf.int64, trainable=False, name=name)

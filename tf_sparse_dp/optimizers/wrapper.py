@@ -126,7 +126,10 @@ class PrivateWrapper:
             loss_reduction=loss_reduction,
             seed=seed,
         )
-        self._spending = Spending(plan)
+        self._compositions = self.add_variable(  # type: ignore[attr-defined]
+            shape=(), dtype="int64", name="compositions"
+        )
+        self._spending = Spending(plan, self._compositions)
         self._lost_state = ""
         self._loaded: list[Any] | None = None
 
@@ -246,10 +249,6 @@ class PrivateWrapper:
 
         tf.cond(taken, take, lambda: tf.constant(False))
 
-    def _build_private(self, saved: Any) -> None:
-        self._private.keys.build()
-        self._spending.build(saved)
-
     # Saved state: what was spent is never forgotten.
 
     def _check_state(self) -> None:
@@ -259,6 +258,7 @@ class PrivateWrapper:
     def _load(self, values: list[Any]) -> None:
         """Takes over saved variables; later, if they do not exist yet."""
         if not self.built:
+            self._spending.raise_count(int(np.asarray(values[0])))
             self._loaded = [np.array(value) for value in values]
             return
         variables = self.variables  # type: ignore[attr-defined]
@@ -328,6 +328,10 @@ class PrivateWrapper:
             "examples_per_unit": step.examples_per_unit,
             "loss_reduction": step.loss_reduction,
         }
+        if self._spending.count():
+            # A SavedModel of tf-keras keeps the configuration but no variables
+            # of the optimizer.
+            config["compositions"] = self._spending.count()
         if step.plan is None:
             config["noise_multiplier"] = step.noise_multiplier
             config["expected_batch_size"] = step.expected_batch_size
@@ -350,7 +354,10 @@ class PrivateWrapper:
                 config["plan"],
                 sampling=_made(config.pop("sampling"), sampling),
             )
-        return cls(**config)
+        spent = config.pop("compositions", 0)
+        optimizer = cls(**config)
+        optimizer._spending.raise_count(spent)
+        return optimizer
 
 
 def _described(thing: Any) -> dict[str, Any]:
