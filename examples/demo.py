@@ -87,6 +87,12 @@ def arguments() -> argparse.Namespace:
         "--columns", nargs="+", help="features to use of --data; default all"
     )
     parser.add_argument(
+        "--liked",
+        type=float,
+        default=4.0,
+        help="lowest rating of --data that counts as positive",
+    )
+    parser.add_argument(
         "--output", type=pathlib.Path, default=pathlib.Path("demo/report.png")
     )
     return parser.parse_args()
@@ -140,7 +146,12 @@ def main() -> None:
     options = arguments()
     begin = time.perf_counter()
     if options.data:
-        log = synthetic.load(options.data, columns=options.columns)
+        try:
+            log = synthetic.load(
+                options.data, columns=options.columns, liked=options.liked
+            )
+        except (OSError, ValueError) as error:
+            raise SystemExit(f"demo: {error}") from error
     else:
         log = synthetic.generate()
     training, held_out = log.split()
@@ -184,7 +195,11 @@ def main() -> None:
         [HeldOutAUC(held_out, private, every), tsdp.PrivacyBudget()],
     )
 
-    print(f"\nAUC on held-out examples\n  not private  {twin.aucs[-1]:.4f}")
+    print("\nAUC on held-out examples")
+    print(
+        f"  not private  {twin.aucs[-1]:.4f}   "
+        f"(on the way, at best {max(twin.aucs):.4f})"
+    )
     print(f"  private      {private.aucs[-1]:.4f}   (ε = {options.epsilon:g})")
     if log.best_auc is not None:
         print(f"  the true probabilities reach {log.best_auc:.4f}")
