@@ -94,7 +94,7 @@ class PrivacyBudget(tf.keras.callbacks.Callback):
             return
         self.model.stop_training = True
         # With several steps per execution, the last one may have gone over.
-        broken, exhausted = optimizer.forget_refusals()
+        broken, _ = optimizer.forget_refusals()
         if broken:
             warnings.warn(
                 f"{broken} steps were refused because their batch was not in "

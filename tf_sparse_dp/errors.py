@@ -14,7 +14,7 @@ class NotSeparableError(ValueError):
     message names the operation, the layer it came from, and the remedy.
     """
 
-    __init__ = Exception.__init__  # type: ignore[assignment]
+    __init__ = Exception.__init__
 
 
 class BudgetExhausted(RuntimeError):
@@ -23,7 +23,7 @@ class BudgetExhausted(RuntimeError):
     The weights are as they were before that step.
     """
 
-    __init__ = Exception.__init__  # type: ignore[assignment]
+    __init__ = Exception.__init__
 
 
 class PrivacyStateError(RuntimeError):
@@ -32,7 +32,7 @@ class PrivacyStateError(RuntimeError):
     Carrying on would forget privacy that was already spent.
     """
 
-    __init__ = Exception.__init__  # type: ignore[assignment]
+    __init__ = Exception.__init__
 
 
 class PrivacyWarning(UserWarning):

@@ -18,10 +18,10 @@ from tf_sparse_dp.random_keys import ALGORITHM
 
 
 def normal(shape: Sequence[int], key: tf.Tensor) -> tf.Tensor:
-    """Standard normal float32 numbers, with tails out to 9.4.
+    r"""Standard normal float32 numbers, with tails out to 9.4.
 
     Box and Muller's transform, with a radius from 64 random bits: $r =
-    \\sqrt{-2 \\ln u}$ for $u$ on a grid of $2^{-64}$ reaches 9.4, beyond which
+    \sqrt{-2 \ln u}$ for $u$ on a grid of $2^{-64}$ reaches 9.4, beyond which
     a normal number lies with probability below $10^{-20}$.
 
     Args:

@@ -19,10 +19,10 @@ from tf_sparse_dp.gradients.sizes import key
 from tf_sparse_dp.gradients.types import FREE, Batched, BatchMultiple, Free
 
 _KEEPS_FIRST = frozenset(
-    "Identity Neg Cast Reshape Transpose ExpandDims Squeeze Sum Tile Pad Slice "
-    "BroadcastTo StridedSlice GatherV2 ReluGrad Relu6Grad EluGrad LeakyReluGrad "
-    "SoftplusGrad SoftsignGrad PreventGradient StopGradient Mean "
-    "UnsortedSegmentSum BiasAddGrad FusedBatchNormGradV3 SeluGrad".split()
+    "Identity Neg Cast Reshape Transpose ExpandDims Squeeze Sum Mean Tile Pad "
+    "Slice StridedSlice BroadcastTo GatherV2 PreventGradient StopGradient "
+    "ReluGrad Relu6Grad EluGrad SeluGrad LeakyReluGrad SoftplusGrad "
+    "SoftsignGrad UnsortedSegmentSum BiasAddGrad FusedBatchNormGradV3".split()
 )
 _MULTIPLIES = frozenset(
     "Mul MulNoNan MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum "
@@ -30,6 +30,7 @@ _MULTIPLIES = frozenset(
 )
 _DIVIDES = frozenset({"RealDiv", "DivNoNan", "Div", "Xdivy"})
 _AGREES = frozenset("Add AddV2 AddN Sub Select SelectV2 ConcatV2 Pack".split())
+_REDUCTIONS = {-1: "mean", 0: "sum"}
 
 
 class LossScale:
@@ -48,8 +49,9 @@ class LossScale:
                 self._degrees[key(output)] = degree
 
     def reduction(self, tensor: tf.Tensor) -> str | None:
-        """ "mean" or "sum" for a gradient; None if it cannot be told."""
-        return {-1: "mean", 0: "sum"}.get(self._degrees[key(tensor)])  # type: ignore[arg-type]
+        """A gradient's reduction, "mean" or "sum"; None if it is not clear."""
+        degree = self._degrees[key(tensor)]
+        return None if degree is None else _REDUCTIONS.get(degree)
 
     def _degree(self, op: tf.Operation) -> int | None:
         degrees = [self._degrees[key(tensor)] for tensor in op.inputs]

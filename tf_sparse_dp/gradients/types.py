@@ -7,7 +7,7 @@ number of examples in the batch.
 | --- | --- |
 | `Free` | a function of weights, constants, randomness and shapes only |
 | `Batched` | each row along one axis depends on one example only |
-| `Summed` | free part + a sum over examples of terms that each see one example |
+| `Summed` | a free part plus a sum over examples of terms of one example |
 | `Mixed` | anything else, or nothing proven |
 """
 

@@ -72,8 +72,9 @@ class PrivateStep:
             self.noise_multiplier = float(noise_multiplier)  # type: ignore[arg-type]
             self.expected_batch_size = float(expected_batch_size)  # type: ignore[arg-type]
         else:
+            sampling: Any = plan.sampling
             self.noise_multiplier = plan.noise_multiplier
-            self.expected_batch_size = plan.sampling.expected_batch_size
+            self.expected_batch_size = sampling.expected_batch_size
         self.plan = plan
         self.clip_norm = float(clip_norm)
         self.mechanism = _mechanism(mechanism)
@@ -137,13 +138,14 @@ class PrivateStep:
         ):
             if part is None or part.terms is None:
                 continue
-            sparse = isinstance(gradient, tf.IndexedSlices)
-            found = scale.reduction(gradient.values if sparse else gradient)
+            if isinstance(gradient, tf.IndexedSlices):
+                gradient = gradient.values
+            found = scale.reduction(gradient)
             if found is not None and found != self.loss_reduction:
                 raise NotSeparableError(
-                    f"loss_reduction={self.loss_reduction!r} was given, but the "
-                    f"gradient of '{name}' is a {found} over the examples of "
-                    f"the batch. Pass loss_reduction={found!r} to "
+                    f"loss_reduction={self.loss_reduction!r} was given, but "
+                    f"the gradient of '{name}' is a {found} over the examples "
+                    f"of the batch. Pass loss_reduction={found!r} to "
                     "DPSparseOptimizer, or change the reduction of the loss."
                 )
 
@@ -152,7 +154,7 @@ class PrivateStep:
     ) -> tuple[tf.Tensor | None, tf.Tensor]:
         """Which rows are examples, and whether the batch is in order."""
         columns = [t for t in separation.inputs if is_validity_column(t)]
-        sampling = None if self.plan is None else self.plan.sampling
+        sampling: Any = None if self.plan is None else self.plan.sampling
         required = sampling is not None and sampling.requires_validity
         if required and len(columns) != 1:
             raise NotSeparableError(
@@ -169,7 +171,7 @@ class PrivateStep:
         rows = tf.shape(column)[0]
         consistent = separation.consistent & (rows == separation.batch_size)
         if required:
-            consistent &= rows == sampling.max_batch_size  # type: ignore[union-attr]
+            consistent &= rows == sampling.max_batch_size
         return column > 0, consistent
 
 

@@ -12,14 +12,14 @@ from tf_sparse_dp.optimizers.wrapper import FLOAT16_REFUSAL, PrivateWrapper
 
 @keras.saving.register_keras_serializable(package="tf_sparse_dp")
 class DPSparseOptimizer(PrivateWrapper, keras.optimizers.Optimizer):
-    __doc__ = PrivateWrapper.__doc__
+    """Trains privately; `PrivateWrapper` says how, for both Kerases."""
 
     _keras = keras
     _running = "tf-keras"
     _other = "keras"
 
     @property
-    def built(self) -> bool:
+    def built(self) -> bool:  # type: ignore[override]
         return getattr(self, "_built", False)
 
     def build(self, var_list: list[Any]) -> None:
@@ -56,3 +56,6 @@ class DPSparseOptimizer(PrivateWrapper, keras.optimizers.Optimizer):
         variables = self.inner_optimizer.variables
         variables.insert(0, self._compositions)
         return variables
+
+
+DPSparseOptimizer.__doc__ = PrivateWrapper.__doc__

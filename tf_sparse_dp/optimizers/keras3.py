@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
@@ -12,12 +12,12 @@ from tf_sparse_dp.optimizers.wrapper import FLOAT16_REFUSAL, PrivateWrapper
 
 @keras.saving.register_keras_serializable(package="tf_sparse_dp")
 class DPSparseOptimizer(PrivateWrapper, keras.optimizers.Optimizer):
-    __doc__ = PrivateWrapper.__doc__
+    """Trains privately; `PrivateWrapper` says how, for both Kerases."""
 
     _keras = keras
     _running = "Keras 3"
     _other = "tf_keras"
-    _base_arguments = {"learning_rate": 0.0}  # The inner optimizer has one.
+    _base_arguments: ClassVar = {"learning_rate": 0.0}  # Of the inner one.
 
     def build(self, variables: list[Any]) -> None:
         if self.built:
@@ -45,3 +45,6 @@ class DPSparseOptimizer(PrivateWrapper, keras.optimizers.Optimizer):
     @property
     def variables(self) -> list[Any]:
         return [self._compositions, *self.inner_optimizer.variables]
+
+
+DPSparseOptimizer.__doc__ = PrivateWrapper.__doc__

@@ -23,23 +23,22 @@ class Spending:
     Args:
       plan: The plan that is kept; None enforces nothing.
       saved: The count that is saved with the model, an int64 variable.
+
+    Attributes:
+      counts_passes: Whether a composition is a pass over the data.
     """
 
     def __init__(self, plan: PrivacyPlan | None, saved: Any):
-        self._plan = plan
+        self._limit = None if plan is None else plan.num_compositions
+        self.counts_passes = (
+            plan is not None and plan.sampling.composition_unit == "pass"
+        )
+        self._num_examples = 0 if plan is None else plan.sampling.num_examples
         self._saved = saved
         self._seen = _counter("compositions_seen")
         self._rows = _counter("rows_in_pass", _NO_PASS)
         self._exhausted = _counter("refused_by_budget")
         self._broken = _counter("refused_by_batch")
-
-    @property
-    def counts_passes(self) -> bool:
-        """Whether a composition is a pass over the data, not a step."""
-        return (
-            self._plan is not None
-            and self._plan.sampling.composition_unit == "pass"
-        )
 
     def count(self) -> int:
         """Compositions spent."""
@@ -47,9 +46,9 @@ class Spending:
 
     def remaining(self) -> int | None:
         """Compositions left; None without a plan."""
-        if self._plan is None:
+        if self._limit is None:
             return None
-        return max(0, self._plan.num_compositions - self.count())
+        return max(0, self._limit - self.count())
 
     def raise_count(self, loaded: int) -> None:
         """Takes over a loaded count unless more was spent here."""
@@ -80,18 +79,15 @@ class Spending:
             tf.cast(self._saved, tf.int64), tf.convert_to_tensor(self._seen)
         )
         affordable = tf.constant(True)
-        after = count
         if self.counts_passes:
-            total = self._rows + rows
-            sampling = self._plan.sampling
-            limit = self._plan.num_compositions
-            affordable = count <= limit
+            after = count
+            affordable = count <= self._limit
             consistent &= self._rows >= 0
-            consistent &= total <= sampling.num_examples
+            consistent &= self._rows + rows <= self._num_examples
         else:
             after = count + 1
-            if self._plan is not None:
-                affordable = count < self._plan.num_compositions
+            if self._limit is not None:
+                affordable = after <= self._limit
         taken = affordable & consistent
         one = tf.ones([], tf.int64)
         zero = tf.zeros([], tf.int64)
@@ -124,27 +120,24 @@ class Spending:
         return refused
 
     def _exhausted_message(self, steps: int = 0) -> str:
-        plan = self._plan
-        unit = plan.sampling.composition_unit
+        unit = "passes" if self.counts_passes else "steps"
         refused = f"{steps} steps were refused: t" if steps else "T"
         return (
-            f"{refused}he plan allows {plan.num_compositions} {unit}es, and "
-            f"{self.count()} are spent. The weights are those of the last "
-            "step within the plan. Add the PrivacyBudget callback to end "
-            "training in time, or make a plan with more steps before you "
-            "start."
-        ).replace("stepes", "steps")
+            f"{refused}he plan allows {self._limit} {unit}, and {self.count()} "
+            "are spent. The weights are those of the last step within the "
+            "plan. Add the PrivacyBudget callback to end training in time, or "
+            f"make a plan with more {unit} before you start."
+        )
 
     def _broken_message(self, steps: int) -> str:
         if self.counts_passes:
-            size = self._plan.sampling.num_examples
             return (
-                f"{steps} steps were refused because they were outside a "
-                f"pass over the data, or the pass gave more than the "
-                f"{size} examples that EpochSampling was told of. Add the "
-                "PrivacyBudget callback, or call optimizer.start_pass() "
-                "before every pass in a loop of your own, and check "
-                "num_examples."
+                f"{steps} steps were refused because they were outside a pass "
+                "over the data, or the pass gave more than the "
+                f"{self._num_examples} examples that EpochSampling was told "
+                "of. Add the PrivacyBudget callback, or call "
+                "optimizer.start_pass() before every pass in a loop of your "
+                "own, and check num_examples."
             )
         return (
             f"{steps} steps were refused because the inputs of a batch did not "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -97,7 +97,7 @@ class PrivateWrapper:
     _keras: Any  # The Keras module of the adapter, its name, and the other's.
     _running: str
     _other: str
-    _base_arguments: dict[str, Any] = {}
+    _base_arguments: ClassVar[dict[str, Any]] = {}
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class PrivateWrapper:
         name: str = "dp_sparse_optimizer",
     ):
         self._check_inner(inner_optimizer)
-        super().__init__(name=name, **self._base_arguments)
+        super().__init__(name=name, **self._base_arguments)  # type: ignore[call-arg]
         self.inner_optimizer = inner_optimizer
         self._private = PrivateStep(
             plan,

@@ -104,6 +104,8 @@ def _broadcast(
         return mixed(op, "has a shape that is not known while tracing")
     if isinstance(value, Free):
         return spread(analysis, op, dims)
+    if not isinstance(value, Batched):
+        return value
     analysis.sizes.set_dims(op.outputs[0], dims)
     axis = value.axis + len(dims) - op.inputs[0].shape.rank
     if dims[axis] != analysis.sizes.rows(value.per_example):
@@ -126,6 +128,8 @@ def _tiled(
     dims = [multiply(a, b) for a, b in zip(before, counts, strict=True)]
     if isinstance(value, Free):
         return spread(analysis, op, dims)
+    if not isinstance(value, Batched):
+        return value
     if counts[value.axis] != 1:
         return mixed(op, "repeats examples along the example axis")
     analysis.sizes.set_dims(op.outputs[0], dims)

@@ -249,7 +249,7 @@ def _split(
 def _slice(
     analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]
 ) -> Type:
-    kind, *bounds = inputs
+    kind = inputs[0]
     if isinstance(kind, Summed):
         return SUMMED
     begin, size = (analysis.sizes.value(x) for x in op.inputs[1:])
@@ -298,7 +298,7 @@ def _strided_slice(
 def _strided_slice_gradient(
     analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]
 ) -> Type:
-    *bounds, kind = inputs
+    kind = inputs[4]
     if isinstance(kind, Summed):
         return SUMMED
     dims = analysis.sizes.value(op.inputs[0])
