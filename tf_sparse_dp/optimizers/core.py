@@ -171,6 +171,13 @@ class PrivateStep:
         rows = tf.shape(column)[0]
         consistent = separation.consistent & (rows == separation.batch_size)
         if required:
+            if column.shape[0] not in (None, sampling.max_batch_size):
+                raise NotSeparableError(
+                    f"The batch has {column.shape[0]} rows, but the plan's "
+                    f"sampling gives {sampling.max_batch_size}. Train on the "
+                    "dataset(...) of the very sampling that the plan was made "
+                    "with, without batching it again."
+                )
             consistent &= rows == sampling.max_batch_size
         return column > 0, consistent
 

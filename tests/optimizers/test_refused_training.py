@@ -1,0 +1,162 @@
+"""Ways to train that hide the examples from the optimizer are refused."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+import tf_sparse_dp as tsdp
+from tests.model_cases import KERAS_3
+from tests.optimizers.refusals import (
+    FEATURES,
+    IDS,
+    TARGETS,
+    OwnStep,
+    compiled,
+    dense_model,
+    private,
+    refused,
+)
+
+keras = tf.keras
+
+def _by_global_norm(gradients: list[Any]) -> list[Any]:
+    return tf.clip_by_global_norm(gradients, 1.0)[0]
+
+
+CLIPPING = {
+    "by global norm": _by_global_norm,
+    "by norm": lambda gs: [tf.clip_by_norm(g, 1.0) for g in gs],
+    "by value": lambda gs: [
+        tf.clip_by_value(tf.convert_to_tensor(g), -0.1, 0.1) for g in gs
+    ],
+    "signs": lambda gs: [tf.sign(tf.convert_to_tensor(g)) for g in gs],
+    "divided by their norm": lambda gs: [
+        tf.convert_to_tensor(g) / tf.linalg.global_norm(gs) for g in gs
+    ],
+}
+
+
+@pytest.mark.parametrize("name", CLIPPING)
+def test_gradients_that_were_clipped_in_a_train_step(name: str) -> None:
+    model = compiled(OwnStep(CLIPPING[name]), IDS)
+    remedy = "Remove gradient clipping or normalisation"
+    with refused(model, "is not linear in a sum over examples", remedy):
+        model.fit(IDS, TARGETS, batch_size=8, verbose=0)
+
+
+def test_gradients_that_were_clipped_in_a_loop() -> None:
+    model = compiled(OwnStep(_by_global_norm), IDS)
+    step = tf.function(lambda x, y: model.train_step((x, y)))
+    with refused(model, "Remove gradient clipping"):
+        step(tf.constant(IDS), tf.constant(TARGETS))
+
+
+def test_gradients_left_alone_are_taken() -> None:
+    model = compiled(OwnStep(lambda gradients: gradients), IDS)
+    model.fit(IDS, TARGETS, batch_size=8, verbose=0)
+    assert model.optimizer.compositions_spent == 1
+
+
+def test_eager_training() -> None:
+    model = compiled(dense_model(), run_eagerly=True)
+    with refused(model, "eagerly", "without run_eagerly=True"):
+        model.fit(FEATURES, TARGETS, verbose=0)
+
+
+def test_eager_gradients() -> None:
+    model = compiled(OwnStep(lambda gradients: gradients), IDS)
+    with refused(model, "eagerly", "tf.function"):
+        model.train_step((tf.constant(IDS), tf.constant(TARGETS)))
+
+
+@pytest.fixture
+def half_precision() -> Iterator[None]:
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    yield
+    keras.mixed_precision.set_global_policy("float32")
+
+
+def test_half_precision(half_precision: None) -> None:
+    optimizer = private()
+    model = compiled(dense_model(), optimizer=optimizer)
+    with refused(
+        model,
+        "mixed_float16",
+        "scales the loss",
+        "Use the policy 'mixed_bfloat16'",
+        error=ValueError,
+        optimizer=optimizer,
+    ):
+        model.fit(FEATURES, TARGETS, verbose=0)
+
+
+def _scaled(optimizer: Any) -> Any:
+    home = keras.optimizers if KERAS_3 else keras.mixed_precision
+    return home.LossScaleOptimizer(optimizer)
+
+
+def test_a_loss_scale_inside() -> None:
+    with pytest.raises(ValueError, match=r"scales the loss.*mixed_bfloat16"):
+        tsdp.DPSparseOptimizer(
+            _scaled(keras.optimizers.SGD(0.1)),
+            noise_multiplier=1.0,
+            expected_batch_size=8,
+        )
+
+
+def test_a_loss_scale_around() -> None:
+    optimizer = private()
+    model = compiled(dense_model(), optimizer=_scaled(optimizer))
+    with refused(model, error=ValueError, optimizer=optimizer):
+        model.fit(FEATURES, TARGETS, verbose=0)
+
+
+TWO_REPLICAS = """
+import numpy as np
+import tensorflow as tf
+import tf_sparse_dp as tsdp
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(
+    cpu, [tf.config.LogicalDeviceConfiguration()] * 2
+)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+with strategy.scope():
+    model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])
+    optimizer = tsdp.DPSparseOptimizer(
+        tf.keras.optimizers.SGD(0.1),
+        noise_multiplier=1.0,
+        expected_batch_size=8,
+    )
+    model.compile(optimizer=optimizer, loss="mse")
+before = model.get_weights()
+try:
+    model.fit(np.ones([8, 4], "f"), np.ones([8, 1], "f"), verbose=0)
+except ValueError as error:
+    for text in ("on 2 replicas", "only one is supported", "outside of"):
+        assert text in str(error), error
+else:
+    raise AssertionError("trained on two replicas")
+for old, new in zip(before, model.get_weights(), strict=True):
+    np.testing.assert_array_equal(old, new)
+assert optimizer.compositions_spent == 0
+"""
+
+
+def test_two_replicas() -> None:
+    # Logical devices can only be made before TensorFlow starts.
+    done = subprocess.run(
+        [sys.executable, "-c", TWO_REPLICAS],
+        capture_output=True,
+        text=True,
+        cwd=pathlib.Path(__file__).parents[2],
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
