@@ -9,6 +9,8 @@ import random
 # Before TensorFlow is first imported, or it has no effect.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+# Its bfloat16 kernels kill the process on some virtual machines.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 import numpy as np
 import pytest
