@@ -1,6 +1,7 @@
 """The direction of imports, read off the syntax tree of every file.
 
-errors, random_keys <- random_tails <- sampling, gradients, accounting <- mechanisms
+errors, random_keys <- random_tails
+  <- sampling, gradients, accounting <- mechanisms
   <- optimizers, layers, convex <- distribute, integrations, callbacks, cli
 """
 
