@@ -30,6 +30,11 @@ _BATCH_SOURCES = frozenset(
     {"IteratorGetNext", "IteratorGetNextSync", "OptionalGetValue"}
 )
 _OPAQUE = (tf.resource, tf.variant)
+# Inputs of these graphs are loop variables or branch arguments, not a batch.
+_CONTROL_FLOW_GRAPHS = frozenset(
+    {"WhileBodyFuncGraph", "WhileCondFuncGraph", "CondBranchFuncGraph"}
+)
+_WRITES = ("Assign", "ResourceScatter", "ResourceStridedSliceAssign")
 
 # Stateful operations that give no example data when their inputs hold none.
 _STATEFUL_FREE = frozenset(
@@ -70,16 +75,31 @@ class Analysis:
         self._captured = {
             key(inner): outer for outer, inner in self.graph.captures
         }
+        targets = [*targets, *_written_values(self.graph, targets)]
         self.operations = _ancestors(self.graph, targets)
         self.roots = self._find_roots(self.operations)
         self.sizes = Sizes(self._known_type, self._static_batch_size())
         self.batch_size = tf.shape(self.roots[0])[0]
         for op in self.operations:
             self._infer(op)
+        self._check_writes()
 
     def type(self, tensor: tf.Tensor) -> Type:
         """The type of a tensor behind the targets."""
         return self._types[key(tensor)]
+
+    def _check_writes(self) -> None:
+        """Refuses state that carries example data into a gradient."""
+        for op, value in _writes(self.graph, self.operations):
+            if not isinstance(self._types[key(value)], Free):
+                raise NotSeparableError(
+                    f"The step writes example data into a variable that its "
+                    f"gradients read (operation '{op.name}', {op.type}), so "
+                    "examples would influence each other through it, now or "
+                    "in a later step. Nothing was trained. Keep running "
+                    "statistics and memories out of the model, or compute "
+                    "them from public data."
+                )
 
     def _known_type(self, tensor: tf.Tensor) -> Type | None:
         return self._types.get(key(tensor))
@@ -93,8 +113,8 @@ class Analysis:
         return key(tensor) in self._captured
 
     def captured(self, tensor: tf.Tensor) -> Any:
-        """What a captured placeholder stands for."""
-        return self._captured[key(tensor)]
+        """What a captured placeholder stands for; None if it is an argument."""
+        return self._captured.get(key(tensor))
 
     def _find_roots(self, operations: list[tf.Operation]) -> list[tf.Tensor]:
         roots = self._batch_tensors(operations)
@@ -118,6 +138,8 @@ class Analysis:
 
     def _gives_batch(self, op: tf.Operation) -> bool:
         if op.type == "Placeholder":
+            if type(self.graph).__name__ in _CONTROL_FLOW_GRAPHS:
+                return False
             return not self.is_captured(op.outputs[0])
         return op.type in _BATCH_SOURCES
 
@@ -215,3 +237,34 @@ def _ancestors(
             seen.add(op.name)
             pending.extend(tensor.op for tensor in op.inputs)
     return [op for op in graph.get_operations() if op.name in seen]
+
+
+def _writes(
+    graph: tf.Graph, readers: Sequence[tf.Operation]
+) -> list[tuple[tf.Operation, tf.Tensor]]:
+    """Writes to variables that `readers` use, with the values written."""
+    read = {
+        key(tensor)
+        for op in readers
+        for tensor in op.inputs
+        if tensor.dtype == tf.resource and not op.type.startswith(_WRITES)
+    }
+    return [
+        (op, tensor)
+        for op in graph.get_operations()
+        if op.type.startswith(_WRITES) and key(op.inputs[0]) in read
+        for tensor in op.inputs[1:]
+    ]
+
+
+def _written_values(
+    graph: tf.Graph, targets: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Values that reach the targets through variables, directly or not."""
+    values: list[tf.Tensor] = []
+    while True:
+        readers = _ancestors(graph, [*targets, *values])
+        found = [tensor for _, tensor in _writes(graph, readers)]
+        if len(found) == len(values):
+            return values
+        values = found

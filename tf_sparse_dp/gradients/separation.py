@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tf_sparse_dp.errors import NotSeparableError
 from tf_sparse_dp.gradients.analysis import Analysis
-from tf_sparse_dp.gradients.factors import Factor, added
+from tf_sparse_dp.gradients.factors import DenseFactor, Factor, added
 from tf_sparse_dp.gradients.rules.lookups import row_factor
 from tf_sparse_dp.gradients.rules.registry import FACTORING, LIFTING
 from tf_sparse_dp.gradients.types import Free, Mixed, Summed
@@ -147,10 +147,13 @@ class Separation:
                 raise ValueError("has no rule to take it apart")
             (index,) = summed
             inner = self._terms(op.inputs[index], name)
-            terms = inner.terms
+            terms, free = inner.terms, inner.free
             if terms is not None:
                 terms = lift(self.analysis, op, terms, index)
-            return Separated(terms, _applied(op, inner.free, index))
+            if free is not None:  # A batch of one term.
+                single = DenseFactor(free[tf.newaxis])
+                free = lift(self.analysis, op, single, index).per_example()[0]
+            return Separated(terms, free)
         except ValueError as error:
             if isinstance(error, NotSeparableError):
                 raise
@@ -184,25 +187,6 @@ def _sum_of(tensors: list[tf.Tensor]) -> tf.Tensor:
     for tensor in tensors[1:]:
         total = total + tensor
     return total
-
-
-def _applied(
-    op: tf.Operation, tensor: tf.Tensor | None, index: int
-) -> tf.Tensor | None:
-    """The same linear operation on the free part."""
-    if tensor is None:
-        return None
-    arguments = {
-        spec.name: tensor if place == index else op.inputs[place]
-        for place, spec in enumerate(op.op_def.input_arg)
-    }
-    types = {spec.type_attr for spec in op.op_def.input_arg}
-    arguments.update(
-        (spec.name, op.get_attr(spec.name))
-        for spec in op.op_def.attr
-        if spec.name not in types
-    )
-    return getattr(tf.raw_ops, op.type)(**arguments)
 
 
 def _wide(factor: Factor | None) -> Factor | None:

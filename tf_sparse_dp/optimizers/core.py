@@ -101,6 +101,11 @@ class PrivateStep:
         terms = [
             p.terms for p in parts if p is not None and p.terms is not None
         ]
+        if not terms:
+            raise NotSeparableError(
+                "No example influences any gradient, so there is nothing to "
+                "train privately. Check that the loss depends on the batch."
+            )
         clipped = clip_and_sum(
             terms,
             clip_norm=self.clip_norm,
@@ -123,7 +128,9 @@ class PrivateStep:
                 released.append(part.free)
             else:
                 mean = _divided(next(remaining), self.expected_batch_size)
-                released.append(mean if part.free is None else mean + part.free)
+                if part.free is not None:
+                    mean += tf.cast(part.free, mean.dtype)
+                released.append(mean)
         return Released(released, separation.batch_size, consistent)
 
     def _check_reduction(

@@ -30,6 +30,10 @@ def _resource_gather(
     _, indices = inputs
     if not isinstance(indices, Batched) or op.get_attr("batch_dims"):
         return mixed(op, "gathers across examples", _ACROSS)
+    dims = analysis.sizes.dims(op.inputs[1])
+    if dims is not None:
+        row = op.outputs[0].shape[len(dims) :]
+        analysis.sizes.set_dims(op.outputs[0], [*dims, *row])
     return indices
 
 

@@ -31,5 +31,6 @@ def _cross_entropy(
             dims is None or dims[0] not in (1, rows)
         ):
             return mixed(op, "meets a constant on the example axis")
-    analysis.sizes.copy_dims(op.inputs[0], op.outputs[1])
+    if isinstance(inputs[0], Batched):
+        analysis.sizes.copy_dims(op.inputs[0], op.outputs[1])
     return first

@@ -39,6 +39,14 @@ def _captured(
     outer = analysis.captured(tensor)
     if tensor.dtype in (tf.resource, tf.variant):
         return FREE
+    if outer is None:
+        return mixed(
+            op,
+            "is a loop variable or the argument of a branch, which may hold "
+            "data of several examples",
+            "Put the training step into a tf.function of its own, with the "
+            "batch as its argument.",
+        )
     if not tf.is_symbolic_tensor(outer):  # Eager: a constant of the step.
         return FREE
     return mixed(
