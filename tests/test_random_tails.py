@@ -122,7 +122,16 @@ TOP = 2**32 - 1
 
 @pytest.mark.parametrize(
     "high, low",
-    [(0, 0), (0, 1), (0, 12345), (0, TOP), (1, 0), (1, TOP), (77, 5), (2**31, 3)],
+    [
+        (0, 0),
+        (0, 1),
+        (0, 12345),
+        (0, TOP),
+        (1, 0),
+        (1, TOP),
+        (77, 5),
+        (2**31, 3),
+    ],
 )
 def test_the_reach(
     monkeypatch: pytest.MonkeyPatch, high: int, low: int

@@ -37,10 +37,10 @@ class Scale(layers.Layer):
 
 def quiet_model(seed: int | None = 1, **options: Any) -> Any:
     ids = keras.Input((LOOKUPS,), dtype="int32")
-    pooled = layers.GlobalAveragePooling1D()(
-        layers.Embedding(2 * ENOUGH, 1)(ids)
-    )
-    model = keras.Model(ids, layers.Dense(ENOUGH)(Scale()(pooled)))
+    table = layers.Embedding(2 * ENOUGH, 1, embeddings_initializer="zeros")
+    pooled = layers.GlobalAveragePooling1D()(table(ids))
+    score = layers.Dense(ENOUGH, kernel_initializer="zeros")
+    model = keras.Model(ids, score(Scale()(pooled)))
     model.compile(
         optimizer=tsdp.DPSparseOptimizer(
             keras.optimizers.SGD(LEARNING_RATE),
