@@ -46,9 +46,11 @@ demo: $(READY)
 	$(BIN)/python examples/demo.py $(ARGS)
 
 # Whatever does not depend on Keras is marked `once` and left out of the second run.
+# Tracing is Python and keeps one core busy; a process takes up to 3 GB.
+JOBS ?= 2
 test: $(READY)
-	$(BIN)/python -m pytest -q $(ARGS)
-	TF_USE_LEGACY_KERAS=1 $(BIN)/python -m pytest -q -m "not once" $(ARGS)
+	$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)
+	TF_USE_LEGACY_KERAS=1 $(BIN)/python -m pytest -q -n $(JOBS) -m "not once" $(ARGS)
 	$(BIN)/python -m pytest -q --doctest-modules tf_sparse_dp
 
 lint: $(READY)

@@ -26,23 +26,30 @@ from tf_sparse_dp.gradients.types import (
 
 # Operations that hand the batch to the graph. Axis 0 of what they give is the
 # example axis.
-_BATCH_SOURCES = frozenset(
-    {"IteratorGetNext", "IteratorGetNextSync", "OptionalGetValue"}
-)
-_OPAQUE = (tf.resource, tf.variant)
+_ITERATORS = frozenset({"IteratorGetNext", "IteratorGetNextSync"})
+_OPTIONALS = frozenset({"OptionalGetValue"})
 # Inputs of these graphs are loop variables or branch arguments, not a batch.
 _CONTROL_FLOW_GRAPHS = frozenset(
     {"WhileBodyFuncGraph", "WhileCondFuncGraph", "CondBranchFuncGraph"}
 )
-_WRITES = ("Assign", "ResourceScatter", "ResourceStridedSliceAssign")
+_COMPOSITES = (tf.RaggedTensorSpec, tf.SparseTensorSpec, tf.IndexedSlicesSpec)
+
+# Operations that read a variable and leave it as it is.
+_READS = frozenset(
+    "ReadVariableOp ResourceGather ResourceGatherNd VariableShape "
+    "VarIsInitializedOp LookupTableFindV2 LookupTableSizeV2".split()
+)
+# What an optimizer of this library writes is private, hence free.
+PRIVATE_UPDATE = "tf_sparse_dp_update"
+# Python code may give anything, whatever its inputs are.
+_PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 
 # Stateful operations that give no example data when their inputs hold none.
-_STATEFUL_FREE = frozenset(
-    "ReadVariableOp VarHandleOp ResourceGather ResourceGatherNd VariableShape "
-    "VarIsInitializedOp LookupTableFindV2 LookupTableSizeV2 Assert "
-    "HashTableV2 RandomUniform RandomUniformInt RandomStandardNormal "
-    "TruncatedNormal RngReadAndSkip StatefulUniform StatefulStandardNormalV2 "
-    "StatefulTruncatedNormal StatefulUniformInt StatefulUniformFullInt".split()
+_STATEFUL_FREE = _READS | frozenset(
+    "VarHandleOp HashTableV2 Assert RandomUniform RandomUniformInt "
+    "RandomStandardNormal TruncatedNormal RngReadAndSkip StatefulUniform "
+    "StatefulStandardNormalV2 StatefulTruncatedNormal StatefulUniformInt "
+    "StatefulUniformFullInt".split()
 )
 _SHAPE_ONLY = frozenset({"Shape", "ShapeN", "Size", "Rank"})
 
@@ -108,6 +115,12 @@ class Analysis:
         """All tensors of the batch, whether they reach the targets or not."""
         return self._batch_tensors(self.graph.get_operations())
 
+    def is_input(self, tensor: tf.Tensor) -> bool:
+        """Whether a tensor is one of the batch's, perhaps reshaped."""
+        while tensor.op.type in ("Identity", "Reshape", "Cast"):
+            tensor = tensor.op.inputs[0]
+        return self._gives_batch(tensor.op)
+
     def is_captured(self, tensor: tf.Tensor) -> bool:
         """Whether a placeholder stands for a tensor from outside the graph."""
         return key(tensor) in self._captured
@@ -117,7 +130,20 @@ class Analysis:
         return self._captured.get(key(tensor))
 
     def _find_roots(self, operations: list[tf.Operation]) -> list[tf.Tensor]:
+        self._check_signature()
         roots = self._batch_tensors(operations)
+        sources = {
+            "arguments" if root.op.type == "Placeholder" else root.op.name
+            for root in roots
+        }
+        if len(sources) > 1:
+            raise NotSeparableError(
+                "The gradients see more than one batch ("
+                + ", ".join(sorted(sources))
+                + "), and one example may be in several of them. Expected one "
+                "batch per step: add up no gradients of several batches, and "
+                "zip data sets that belong together."
+            )
         if not roots:
             raise NotSeparableError(
                 "No tensor of a batch reaches the gradients. Expected the "
@@ -127,13 +153,25 @@ class Analysis:
             )
         return roots
 
+    def _check_signature(self) -> None:
+        signature = self.graph.structured_input_signature
+        for spec in tf.nest.flatten(signature):
+            if isinstance(spec, _COMPOSITES):
+                raise NotSeparableError(
+                    f"The step has an input of type {type(spec).__name__}, "
+                    "whose rows are not examples. Expected tensors with one "
+                    "row per example: pad ragged and sparse features to a "
+                    "fixed public length before the step, and pass no "
+                    "gradients that were computed elsewhere."
+                )
+
     def _batch_tensors(self, operations: list[tf.Operation]) -> list[tf.Tensor]:
         return [
             output
             for op in operations
             if self._gives_batch(op)
             for output in op.outputs
-            if output.dtype not in _OPAQUE
+            if output.dtype != tf.resource
         ]
 
     def _gives_batch(self, op: tf.Operation) -> bool:
@@ -141,7 +179,12 @@ class Analysis:
             if type(self.graph).__name__ in _CONTROL_FLOW_GRAPHS:
                 return False
             return not self.is_captured(op.outputs[0])
-        return op.type in _BATCH_SOURCES
+        if op.type in _OPTIONALS:
+            op = op.inputs[0].op
+            if op.type == "Placeholder":
+                return True
+            return _from_outside(op, "IteratorGetNextAsOptional")
+        return any(_from_outside(op, name) for name in _ITERATORS)
 
     def _static_batch_size(self) -> int | None:
         sizes = {
@@ -170,8 +213,14 @@ class Analysis:
             self._types[key(output)] = kind
 
     def _root_type(self, root: tf.Tensor) -> Type:
-        if root.dtype in _OPAQUE:
+        if root.dtype == tf.resource:
             return FREE
+        if root.dtype == tf.variant:
+            return Mixed(
+                f"input {root.name} is ragged or sparse",
+                root.op.name,
+                "Pad the feature to a fixed public length before the step.",
+            )
         if not root.shape.rank:
             return Mixed(
                 f"input {root.name} of shape {root.shape} has no example axis",
@@ -214,9 +263,8 @@ class Analysis:
         return [result] * len(op.outputs)
 
     def _free_type(self, op: tf.Operation) -> Type:
-        if op.op_def.is_stateful and op.type not in _STATEFUL_FREE:
-            if all(output.dtype in _OPAQUE for output in op.outputs):
-                return FREE
+        stateful = op.op_def.is_stateful and op.type not in _STATEFUL_FREE
+        if stateful or op.type in _PYTHON:
             return mixed(
                 op,
                 "is stateful and may carry example data",
@@ -239,21 +287,28 @@ def _ancestors(
     return [op for op in graph.get_operations() if op.name in seen]
 
 
+def _from_outside(op: tf.Operation, op_type: str) -> bool:
+    """Whether an iterator came into the step as an argument or a capture."""
+    return op.type == op_type and op.inputs[0].op.type == "Placeholder"
+
+
 def _writes(
     graph: tf.Graph, readers: Sequence[tf.Operation]
 ) -> list[tuple[tf.Operation, tf.Tensor]]:
-    """Writes to variables that `readers` use, with the values written."""
+    """What may be written to variables that `readers` use, and by whom."""
     read = {
         key(tensor)
         for op in readers
         for tensor in op.inputs
-        if tensor.dtype == tf.resource and not op.type.startswith(_WRITES)
+        if tensor.dtype == tf.resource
     }
     return [
         (op, tensor)
         for op in graph.get_operations()
-        if op.type.startswith(_WRITES) and key(op.inputs[0]) in read
-        for tensor in op.inputs[1:]
+        if op.type not in _READS and PRIVATE_UPDATE not in op.name
+        if any(key(handle) in read for handle in op.inputs)
+        for tensor in op.inputs
+        if tensor.dtype != tf.resource
     ]
 
 

@@ -9,13 +9,6 @@ import tensorflow as tf
 
 from tf_sparse_dp.gradients.factors import Factor
 
-# Multiple of the squared mass that is added to a squared norm. Parts of total
-# norm M that cancel leave a float32 error of about 1e-7 M² in a squared norm
-# computed from inner products; ten times that keeps the clipped norm below
-# clip_norm, and changes the norm by less than one part in 10⁵ as long as
-# cancellation leaves more than a tenth of M.
-_ROUNDING = 1e-6
-
 
 @dataclasses.dataclass(frozen=True)
 class Clipped:
@@ -58,12 +51,11 @@ def clip_and_sum(
     """
     scale = tf.cast(scale, tf.float32)
     squared = tf.add_n([factor.squared_norms() for factor in factors])
-    masses = [factor.squared_mass() for factor in factors]
-    masses = [mass for mass in masses if mass is not None]
-    norms = tf.sqrt(tf.maximum(squared, 0.0)) * scale
-    if masses:
-        squared = tf.maximum(squared, 0.0) + _ROUNDING * tf.add_n(masses)
-    safe = tf.sqrt(squared) * scale
+    squared = tf.maximum(squared, 0.0)
+    norms = tf.sqrt(squared) * scale
+    slacks = [factor.squared_slack() for factor in factors]
+    slacks = [slack for slack in slacks if slack is not None]
+    safe = tf.sqrt(tf.add_n([squared, *slacks])) * scale
     counted = tf.math.is_finite(safe)
     if valid is not None:
         counted = tf.logical_and(counted, valid)

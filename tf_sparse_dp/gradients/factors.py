@@ -6,8 +6,9 @@ stay two thin matrices, those of an embedding table stay rows and row ids.
 
 Rounding. Norms decide how strongly an example is clipped, so they must not be
 too small. Where a term is itself a sum, its parts may cancel and float32 may
-lose what is left; `squared_mass` bounds the parts before cancellation, and
-clipping adds a small multiple of it to the squared norm.
+lose what is left, in the norm or in the sum of terms. With M the sum of the
+norms of the parts, `squared_slack` gives a multiple of M² that covers both;
+clipping adds it to the squared norm.
 """
 
 from __future__ import annotations
@@ -21,6 +22,14 @@ import tensorflow as tf
 # Up to this many rows per example, comparing all pairs of row ids is cheaper
 # than sorting them.
 _PAIRWISE_ROWS = 64
+
+# Least multiple of M² in the slack. A norm is then at least M/1000, so that an
+# example's clipped sum of n parts, each of relative error 6e-8, is wrong by
+# less than 6e-5 n clip_norm; and as long as cancellation leaves a tenth of M,
+# the slack changes the norm by less than one part in 10⁴.
+_LEAST_SLACK = 1e-6
+_UNIT_ROUNDOFF = 2.0**-24
+_SMALLEST = 1.2e-38  # Smaller numbers may be flushed to zero.
 
 
 class Factor(abc.ABC):
@@ -36,8 +45,8 @@ class Factor(abc.ABC):
         """Squared L2 norm of every example's term, float32 [B]."""
 
     @abc.abstractmethod
-    def squared_mass(self) -> tf.Tensor | None:
-        """Square of the sum of the norms of a term's parts, or more; [B].
+    def squared_slack(self) -> tf.Tensor | None:
+        """What to add to `squared_norms` for an upper bound; float32 [B].
 
         None when a term is not a sum of parts.
         """
@@ -74,7 +83,7 @@ class Factor(abc.ABC):
         return self._dense().multiplied(tensor)
 
     def _dense(self) -> DenseFactor:
-        return DenseFactor(self.per_example(), self.squared_mass())
+        return DenseFactor(self.per_example(), self.squared_slack())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,26 +114,46 @@ class OuterFactor(Factor):
     def _single(self) -> bool:
         return self.left.shape[1] == 1
 
+    @property
+    def _materialises(self) -> bool:
+        """Whether a term is smaller than the Gram matrices of its parts."""
+        _, steps, rows = self.left.shape
+        return rows * self.right.shape[2] <= steps * steps
+
     def squared_norms(self) -> tf.Tensor:
         left, right = _wide(self.left), _wide(self.right)
-        _, steps, rows = left.shape
-        columns = right.shape[2]
         if self._single:
-            return _squares(left) * _squares(right)
-        # Whichever is smaller: a term, or the Gram matrices of its parts.
-        if rows * columns <= steps * steps:
+            # A product of squares: one may vanish where the other is huge.
+            return _row_squares(left)[:, 0] * _row_squares(right)[:, 0]
+        if self._materialises:
             return _squares(tf.matmul(left, right, transpose_a=True))
         gram = tf.matmul(left, left, transpose_b=True)
         gram *= tf.matmul(right, right, transpose_b=True)
         return tf.reduce_sum(gram, [1, 2])
 
-    def squared_mass(self) -> tf.Tensor | None:
+    def squared_slack(self) -> tf.Tensor | None:
         if self._single:
             return None
-        left = tf.reduce_sum(tf.square(_wide(self.left)), 2)
-        right = tf.reduce_sum(tf.square(_wide(self.right)), 2)
-        # (Σ |l_t||r_t|)² ≤ T Σ |l_t|²|r_t|² (Cauchy-Schwarz).
-        return self.left.shape[1] * tf.reduce_sum(left * right, 1)
+        _, steps, rows = self.left.shape
+        columns = self.right.shape[2]
+        left = _row_squares(_wide(self.left))
+        right = _row_squares(_wide(self.right))
+        # M² = (Σ |l_t||r_t|)² ≤ T Σ |l_t|²|r_t|² (Cauchy-Schwarz).
+        mass = steps * tf.reduce_sum(left * right, 1)
+        if self._materialises:
+            return _LEAST_SLACK * mass
+        # Inner products of n terms err by n roundoffs of the product of the
+        # norms, and by what was flushed to zero.
+        roundoffs = 2 * (rows + columns + steps * steps) * _UNIT_ROUNDOFF
+        flushed = (
+            steps
+            * _SMALLEST
+            * (
+                rows * tf.reduce_sum(right, 1)
+                + columns * tf.reduce_sum(left, 1)
+            )
+        )
+        return max(_LEAST_SLACK, roundoffs) * mass + flushed
 
     def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor:
         left = _weighted(self.left, tf.cast(weights > 0, weights.dtype))
@@ -176,11 +205,11 @@ class DenseFactor(Factor):
 
     Attributes:
       values: [B, *shape].
-      mass: As `squared_mass`.
+      slack: As `squared_slack`.
     """
 
     values: tf.Tensor
-    mass: tf.Tensor | None = None
+    slack: tf.Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -189,8 +218,8 @@ class DenseFactor(Factor):
     def squared_norms(self) -> tf.Tensor:
         return _squares(_wide(self.values))
 
-    def squared_mass(self) -> tf.Tensor | None:
-        return self.mass
+    def squared_slack(self) -> tf.Tensor | None:
+        return self.slack
 
     def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor:
         return tf.reduce_sum(_weighted(self.values, weights), 0)
@@ -200,27 +229,27 @@ class DenseFactor(Factor):
 
     def scaled(self, scale: tf.Tensor | float) -> Factor:
         scale = tf.cast(scale, self.values.dtype)
-        mass = self.mass
-        if mass is not None:
-            mass *= tf.cast(tf.square(scale), mass.dtype)
-        return DenseFactor(self.values * scale, mass)
+        slack = self.slack
+        if slack is not None:
+            slack *= tf.cast(tf.square(scale), slack.dtype)
+        return DenseFactor(self.values * scale, slack)
 
     def cast(self, dtype: tf.DType) -> Factor:
-        return DenseFactor(_wide(self.values, dtype), self.mass)
+        return DenseFactor(_wide(self.values, dtype), self.slack)
 
     def reshaped(self, shape: Sequence[int]) -> Factor:
         shape = [tf.shape(self.values)[0], *shape]
-        return DenseFactor(tf.reshape(self.values, shape), self.mass)
+        return DenseFactor(tf.reshape(self.values, shape), self.slack)
 
     def transposed(self, permutation: Sequence[int]) -> Factor:
         permutation = [0, *(axis + 1 for axis in permutation)]
-        return DenseFactor(tf.transpose(self.values, permutation), self.mass)
+        return DenseFactor(tf.transpose(self.values, permutation), self.slack)
 
     def multiplied(self, tensor: tf.Tensor) -> Factor:
-        mass = self.mass
-        if mass is not None:
-            mass *= tf.reduce_max(tf.square(tf.cast(tensor, mass.dtype)))
-        return DenseFactor(self.values * tensor, mass)
+        slack = self.slack
+        if slack is not None:
+            slack *= tf.reduce_max(tf.square(tf.cast(tensor, slack.dtype)))
+        return DenseFactor(self.values * tensor, slack)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,8 +285,10 @@ class RowFactor(Factor):
             return _squares(values)
         if lookups <= _PAIRWISE_ROWS:
             same = self.ids[:, :, None] == self.ids[:, None, :]
-            gram = tf.matmul(values, values, transpose_b=True)
-            return tf.reduce_sum(gram * tf.cast(same, gram.dtype), [1, 2])
+            same = tf.cast(same, values.dtype)
+            # Every lookup of a row sees the row's whole sum; count it once.
+            squares = tf.reduce_sum(tf.square(tf.matmul(same, values)), 2)
+            return tf.reduce_sum(squares / tf.reduce_sum(same, 2), 1)
         order = tf.argsort(self.ids, axis=1)
         ids = tf.gather(self.ids, order, batch_dims=1)
         values = tf.gather(values, order, batch_dims=1)
@@ -272,10 +303,11 @@ class RowFactor(Factor):
         )
         return _squares(tf.reshape(sums, tf.shape(values)))
 
-    def squared_mass(self) -> tf.Tensor | None:
+    def squared_slack(self) -> tf.Tensor | None:
         if self.rows_per_example == 1:
             return None
-        return self.rows_per_example * _squares(_wide(self.values))
+        mass = self.rows_per_example * _squares(_wide(self.values))
+        return _LEAST_SLACK * mass
 
     def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor | tf.IndexedSlices:
         values = _weighted(self.values, weights)
@@ -331,17 +363,30 @@ def added(factors: Sequence[Factor]) -> Factor:
             first.shape,
             all(factor.sparse for factor in factors),  # type: ignore[attr-defined]
         )
-    # (Σ_j m_j)² ≤ n Σ_j m_j² for the masses m_j of n summands.
-    mass = tf.add_n(
-        [
-            factor.squared_norms()
-            if factor.squared_mass() is None
-            else factor.squared_mass()
-            for factor in factors
-        ]
-    )
     terms = tf.add_n([factor.per_example() for factor in factors])
-    return DenseFactor(terms, len(factors) * mass)
+    # Summands may cancel as parts do: their norms add to M.
+    mass = tf.add_n([factor.squared_norms() for factor in factors])
+    slacks = [factor.squared_slack() for factor in factors]
+    slacks = [slack for slack in slacks if slack is not None]
+    slack = tf.add_n([_LEAST_SLACK * mass, *slacks])
+    # (Σ_j m_j)² ≤ n Σ_j m_j² for n summands.
+    return DenseFactor(terms, len(factors) * slack)
+
+
+def summed_parts(
+    parts: tf.Tensor, axes: Sequence[int], count: float
+) -> DenseFactor:
+    """Terms that are sums of `count` parts each, over some axes of [B, ...]."""
+    terms = tf.reduce_sum(parts, axes)
+    if count == 1:
+        return DenseFactor(terms)
+    mass = count * _squares(_wide(parts))
+    return DenseFactor(terms, _LEAST_SLACK * mass)
+
+
+def product_slack(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    """Slack of terms whose entries are sums of products of two tensors'."""
+    return _LEAST_SLACK * _squares(_wide(left)) * _squares(_wide(right))
 
 
 def _wide(tensor: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
@@ -353,6 +398,12 @@ def _wide(tensor: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
 def _squares(tensor: tf.Tensor) -> tf.Tensor:
     axes = list(range(1, tensor.shape.rank))
     return tf.reduce_sum(tf.square(tensor), axes) if axes else tf.square(tensor)
+
+
+def _row_squares(tensor: tf.Tensor) -> tf.Tensor:
+    """Squared norms along the last axis, not less than the true ones."""
+    flushed = tensor.shape[-1] * _SMALLEST
+    return tf.reduce_sum(tf.square(tensor), -1) + flushed
 
 
 def _weighted(tensor: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:

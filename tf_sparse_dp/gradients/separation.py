@@ -97,6 +97,14 @@ class Separation:
         if isinstance(gradient, tf.IndexedSlices):
             values, ids = gradient.values, gradient.indices
             operation = values.op
+            if self.analysis.is_input(values) or self.analysis.is_input(ids):
+                raise _refusal(
+                    name,
+                    "it was computed outside of the traced step",
+                    operation.name,
+                    "Compute the gradients in the tf.function that applies "
+                    "them.",
+                )
             if isinstance(self.analysis.type(values), Free):
                 raise _refusal(
                     name, "the rows of its gradient see no example", values.name

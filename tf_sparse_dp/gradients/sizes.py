@@ -129,7 +129,7 @@ class Sizes:
         return None
 
     def value(self, tensor: tf.Tensor) -> list[Dim] | None:
-        """Entries of a small integer tensor, flattened; None if unknown."""
+        """Entries of a small integer tensor, row by row; None if unknown."""
         name = key(tensor)
         if name not in self._values:
             self._values[name] = None  # Ends recursion through loops.
@@ -225,6 +225,8 @@ def _same(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
 
 def _joined(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
     inputs = op.inputs[:-1] if op.type == "ConcatV2" else op.inputs
+    if op.outputs[0].shape.rank != 1:
+        return None
     parts = [sizes.value(x) for x in inputs]
     if any(part is None for part in parts):
         return None
@@ -235,6 +237,8 @@ def _gathered(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
     entries, where = sizes.value(op.inputs[0]), sizes.ints(op.inputs[1])
     if entries is None or where is None or op.inputs[0].shape.rank != 1:
         return None
+    if sizes.scalar(op.inputs[2]) != 0 or op.get_attr("batch_dims"):
+        return None
     return [entries[i] for i in where]
 
 
@@ -244,6 +248,8 @@ def _sliced(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
     if entries is None or any(b is None or len(b) != 1 for b in bounds):
         return None
     if op.get_attr("ellipsis_mask") or op.get_attr("new_axis_mask"):
+        return None
+    if op.inputs[0].shape.rank != 1:
         return None
     begin, end, stride = (b[0] for b in bounds)  # type: ignore[index]
     if op.get_attr("shrink_axis_mask"):
@@ -259,6 +265,8 @@ def _cut(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
     entries = sizes.value(op.inputs[0])
     begin, size = (sizes.scalar(x) for x in op.inputs[1:])
     if entries is None or begin is None or size is None:
+        return None
+    if op.inputs[0].shape.rank != 1:
         return None
     return entries[begin:] if size == -1 else entries[begin : begin + size]
 
@@ -276,6 +284,8 @@ def _pairwise(combine: Callable[[Any, Any], Dim]) -> Any:
     ) -> list[Dim] | None:
         left, right = (sizes.value(x) for x in op.inputs)
         if left is None or right is None:
+            return None
+        if op.outputs[0].shape.rank not in (0, 1):
             return None
         if len(left) == 1:
             left = left * len(right)
@@ -307,6 +317,12 @@ def _maximum(a: Dim, b: Dim) -> Dim:
     if isinstance(a, int) and isinstance(b, int):
         return max(a, b)
     return None
+
+
+def _difference(a: Dim, b: Dim) -> Dim:
+    if isinstance(a, int) and isinstance(b, int):
+        return a - b
+    return 0 if a is not None and a == b else None
 
 
 def _floor_divide(a: Dim, b: Dim) -> Dim:
@@ -393,7 +409,7 @@ _EVALUATORS: dict[
     "FloorDiv": _pairwise(_floor_divide),
     "Maximum": _pairwise(_maximum),
     "AddV2": _on_ints(lambda a, b: a + b),
-    "Sub": _on_ints(lambda a, b: a - b),
+    "Sub": _pairwise(_difference),
     "FloorMod": _on_ints(lambda a, b: a % b if b else 0),
     "Range": _range,
     "DynamicStitch": _stitched,

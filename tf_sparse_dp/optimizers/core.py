@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from tf_sparse_dp.random_keys import KeyStream
 from tf_sparse_dp.sampling.padding import is_validity_column
 
 REDUCTIONS = ("mean", "sum")
+_SMALLEST_CLIP_NORM = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +59,12 @@ class PrivateStep:
     ):
         _check_choice(plan, noise_multiplier, expected_batch_size)
         _check_positive("clip_norm", clip_norm)
+        if clip_norm < _SMALLEST_CLIP_NORM:
+            raise ValueError(
+                f"clip_norm={clip_norm!r} was given; expected at least "
+                f"{_SMALLEST_CLIP_NORM}, below which float32 loses norms. "
+                "Scale the loss up."
+            )
         if examples_per_unit != 1:
             raise ValueError(
                 f"examples_per_unit={examples_per_unit!r} was given, but only "
@@ -81,6 +89,7 @@ class PrivateStep:
         self.examples_per_unit = examples_per_unit
         self.loss_reduction = loss_reduction
         self.keys = KeyStream(seed)
+        self._traced: weakref.WeakSet[tf.Graph] = weakref.WeakSet()
 
     def release(
         self,
@@ -95,6 +104,7 @@ class PrivateStep:
             per-example terms.
         """
         separation = Separation(gradients, names, shapes)
+        self._check_first_release(separation)
         self._check_reduction(separation, gradients, names)
         valid, consistent = self._validity(separation)
         parts = separation.parts
@@ -132,6 +142,18 @@ class PrivateStep:
                     mean += tf.cast(part.free, mean.dtype)
                 released.append(mean)
         return Released(released, separation.batch_size, consistent)
+
+    def _check_first_release(self, separation: Separation) -> None:
+        """One batch, one release: a second would not see a fresh draw."""
+        graph = separation.analysis.graph
+        if graph in self._traced and self.plan is not None:
+            raise NotSeparableError(
+                "The training step applies gradients twice. The plan charges "
+                "each release as one with a batch of its own, so a step may "
+                "apply gradients once: compute the gradients of all variables "
+                "together."
+            )
+        self._traced.add(graph)
 
     def _check_reduction(
         self,

@@ -50,7 +50,7 @@ class Spending:
             return None
         return max(0, self._limit - self.count())
 
-    def raise_count(self, loaded: int) -> None:
+    def raise_count(self, loaded: int = 0) -> None:
         """Takes over a loaded count unless more was spent here."""
         count = max(self.count(), int(loaded))
         self._saved.assign(count)
@@ -145,6 +145,22 @@ class Spending:
             "sampling gives. Train on sampling.dataset(...) as it is, without "
             "batching it again."
         )
+
+
+class CheckpointedCount(tf.train.experimental.PythonState):
+    """The count as `tf.train.Checkpoint` sees it: restoring never lowers it.
+
+    A variable alone would take whatever an older checkpoint holds.
+    """
+
+    def __init__(self, spending: Spending):
+        self._spending = spending
+
+    def serialize(self) -> str:
+        return str(self._spending.count())
+
+    def deserialize(self, string_value: str) -> None:
+        self._spending.raise_count(int(string_value))
 
 
 def _counter(name: str, value: int = 0) -> tf.Variable:

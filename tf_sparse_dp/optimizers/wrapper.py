@@ -15,10 +15,11 @@ from tf_sparse_dp.accounting.statement import (
     privacy_statement,
 )
 from tf_sparse_dp.errors import PrivacyStateError
+from tf_sparse_dp.gradients.analysis import PRIVATE_UPDATE
 from tf_sparse_dp.gradients.separation import Gradient
 from tf_sparse_dp.mechanisms.interface import Mechanism
 from tf_sparse_dp.optimizers.core import PrivateStep
-from tf_sparse_dp.optimizers.spending import Spending
+from tf_sparse_dp.optimizers.spending import CheckpointedCount, Spending
 
 FLOAT16_REFUSAL = (
     "The mixed_float16 policy scales the loss and skips steps depending on the "
@@ -26,9 +27,11 @@ FLOAT16_REFUSAL = (
     "'float32'."
 )
 _ASSUMPTIONS = (
+    "What enters the training step is one batch, row i of every tensor coming "
+    "from example i alone; and every step sees a batch of its own.",
     "Tensors that the training step takes from outside the batch (weights at "
     "the start, vocabularies, tables, constants) do not come from the training "
-    "data.",
+    "data. Python code that the step calls keeps nothing of the batch.",
     "Noise is drawn with Philox in float32, keyed by 128 bits of the operating "
     "system's randomness: the guarantee holds up to that generator and up to "
     "rounding.",
@@ -48,10 +51,11 @@ class PrivateWrapper:
     the expected batch size, $\xi$ standard normal (for `Gaussian`). What no
     example influences, such as a regulariser's gradient, is added as it is.
 
-    **Guarantee.** With a plan, the weights are (epsilon, delta)-differentially
-    private at all times, for the plan's neighbouring relation and sampling;
-    `privacy_statement()` spells it out. A step beyond the plan is not taken.
-    Metrics, losses and anything else outside of the weights are not covered.
+    **Guarantee.** With a plan, the trainable weights are (epsilon, delta)-
+    differentially private at all times, for the plan's neighbouring relation
+    and sampling; `privacy_statement()` spells it out. A step beyond the plan is
+    not taken. Metrics, losses, weights that layers update by themselves, and
+    anything else outside of the trainable weights are not covered.
 
     Args:
       inner_optimizer: An optimizer of the running `tf.keras`.
@@ -130,6 +134,7 @@ class PrivateWrapper:
             shape=(), dtype="int64", name="compositions"
         )
         self._spending = Spending(plan, self._compositions)
+        self._checkpointed_count = CheckpointedCount(self._spending)
         self._lost_state = ""
         self._loaded: list[Any] | None = None
 
@@ -247,7 +252,7 @@ class PrivateWrapper:
             apply_inner(released.gradients)
             return tf.constant(True)
 
-        tf.cond(taken, take, lambda: tf.constant(False))
+        tf.cond(taken, take, lambda: tf.constant(False), name=PRIVATE_UPDATE)
 
     # Saved state: what was spent is never forgotten.
 
@@ -257,7 +262,7 @@ class PrivateWrapper:
 
     def _load(self, values: list[Any]) -> None:
         """Takes over saved variables; later, if they do not exist yet."""
-        if not self.built:
+        if not self.built and values:
             self._spending.raise_count(int(np.asarray(values[0])))
             self._loaded = [np.array(value) for value in values]
             return
@@ -286,6 +291,7 @@ class PrivateWrapper:
     def save_own_variables(self, store: Any) -> None:
         self._check_state()
         self._spending.raise_refusals()
+        self._spending.raise_count()
         super().save_own_variables(store)  # type: ignore[misc]
 
     def load_own_variables(self, store: Any) -> None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import string
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tf_sparse_dp.gradients.factors import DenseFactor, Factor, OuterFactor
+from tf_sparse_dp.gradients.factors import (
+    DenseFactor,
+    Factor,
+    OuterFactor,
+    product_slack,
+)
 from tf_sparse_dp.gradients.rows import example_major
 from tf_sparse_dp.gradients.rules.registry import factoring, mixed, typing
 from tf_sparse_dp.gradients.types import (
@@ -206,12 +212,12 @@ def _grouped(
 def _materialised(
     left: tf.Tensor, right: tf.Tensor, lefts: str, rights: str, out: str
 ) -> Factor:
-    terms = tf.einsum(f"YZ{lefts},YZ{rights}->Y{out}", left, right)
+    unused = [x for x in string.ascii_letters if x not in lefts + rights]
+    example, row = unused[:2]
+    terms = tf.einsum(
+        f"{example}{row}{lefts},{example}{row}{rights}->{example}{out}",
+        left,
+        right,
+    )
     # (Σ |l||r|)² over all products that are added up, by Cauchy-Schwarz.
-    parts = [
-        tf.reduce_sum(
-            tf.square(tf.cast(x, tf.float32)), list(range(1, x.shape.rank))
-        )
-        for x in (left, right)
-    ]
-    return DenseFactor(terms, parts[0] * parts[1])
+    return DenseFactor(terms, product_slack(left, right))

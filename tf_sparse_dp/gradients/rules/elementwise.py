@@ -29,7 +29,7 @@ _UNARY = """
     ZerosLike
 """.split()
 _LINEAR_UNARY = """
-    Cast CheckNumerics Identity Neg PreventGradient Snapshot StopGradient
+    Cast Identity Neg PreventGradient Snapshot StopGradient
 """.split()
 _NARY = """
     Atan2 BitwiseAnd BitwiseOr BitwiseXor ClipByValue Div EluGrad Equal
@@ -95,6 +95,11 @@ def _identities(
 def _nary(analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]) -> Type:
     if any(isinstance(kind, Summed) for kind in inputs):
         return _statistic(op, inputs)
+    if op.type == "Select":
+        ranks = [tensor.shape.rank for tensor in op.inputs]
+        if ranks[0] != 0 and len(set(ranks)) > 1:
+            # A vector selects whole rows, against the rule of broadcasting.
+            return mixed(op, "selects rows by a vector", "Use tf.where.")
     return aligned(analysis, op, inputs)
 
 

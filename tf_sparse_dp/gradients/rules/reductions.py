@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tf_sparse_dp.gradients.factors import DenseFactor, Factor
+from tf_sparse_dp.gradients.factors import (
+    DenseFactor,
+    Factor,
+    summed_parts,
+)
 from tf_sparse_dp.gradients.rows import example_major
 from tf_sparse_dp.gradients.rules.registry import (
     factoring,
@@ -121,32 +126,19 @@ def _reduction_terms(analysis: Analysis, op: tf.Operation) -> Factor:
     # Axis a of the tensor is axis a + 1 or a + 2 of the rows, as it lies
     # after or before the example axis that moved to the front.
     others = [a + 2 if a < kind.axis else a + 1 for a in axes if a != kind.axis]
-    mass = None
-    if kind.per_example > 1 or others:
-        parts = tf.cast(rows, tf.float32)
-        count = product([dims[a] for a in axes if a != kind.axis])
-        if not isinstance(count, int):
-            raise ValueError("sums over an axis of unknown size")
-        count *= kind.per_example
-        every = list(range(1, parts.shape.rank))
-        mass = float(count) * tf.reduce_sum(tf.square(parts), every)
-    terms = tf.reduce_sum(rows, [1, *others])
+    count = product([dims[a] for a in axes if a != kind.axis])
+    if not isinstance(count, int):
+        raise ValueError("sums over an axis of unknown size")
+    factor: Factor = summed_parts(
+        rows, [1, *others], float(count * kind.per_example)
+    )
     if op.type == "Mean":
-        summed = tf.size(tensor) // tf.maximum(tf.size(op.outputs[0]), 1)
-        terms /= tf.cast(summed, terms.dtype)
-        if mass is not None:
-            mass /= tf.square(tf.cast(summed, mass.dtype))
+        size = tf.size(tensor) // tf.maximum(tf.size(op.outputs[0]), 1)
+        factor = factor.scaled(1.0 / tf.cast(size, tf.float32))
     if op.get_attr("keep_dims"):
-        shape = [1 if a in axes else dims[a] for a in range(len(dims))]
-        terms = tf.reshape(terms, [analysis.batch_size, *shape])
-    return DenseFactor(terms, mass)
-
-
-def _count(shape: tf.TensorShape, axes: list[int]) -> float:
-    count = 1.0
-    for axis in axes:
-        count *= shape[axis]
-    return count
+        kept = [1 if a in axes else int(dims[a]) for a in range(len(dims))]  # type: ignore[arg-type]
+        factor = factor.reshaped(kept)
+    return factor
 
 
 @lifting("Sum", "Mean")
@@ -156,15 +148,26 @@ def _lift_reduction(
     axes = analysis.sizes.ints(op.inputs[1])
     if axes is None:
         raise ValueError("reduces axes that are not known while tracing")
-    terms = factor.per_example()
     rank = len(factor.shape)
-    reduce = tf.reduce_sum if op.type == "Sum" else tf.reduce_mean
-    axes = [axis % rank + 1 for axis in axes]
-    count = _count(terms.shape, axes)
-    mass = factor.squared_mass()
-    mass = factor.squared_norms() if mass is None else mass
-    terms = reduce(terms, axes, keepdims=op.get_attr("keep_dims"))
-    return DenseFactor(terms, mass * count)
+    axes = [axis % rank for axis in axes]
+    count = math.prod(factor.shape[axis] for axis in axes)
+    sums = summed_parts(
+        factor.per_example(), [axis + 1 for axis in axes], float(count)
+    )
+    inherited = factor.squared_slack()
+    if inherited is not None:
+        slack = count * inherited
+        if sums.slack is not None:
+            slack += sums.slack
+        sums = DenseFactor(sums.values, slack)
+    result: Factor = sums
+    if op.type == "Mean":
+        result = result.scaled(1.0 / count)
+    if op.get_attr("keep_dims"):
+        result = result.reshaped(
+            [1 if a in axes else n for a, n in enumerate(factor.shape)]
+        )
+    return result
 
 
 @typing("BiasAddGrad")
@@ -189,12 +192,7 @@ def _bias_terms(analysis: Analysis, op: tf.Operation) -> Factor:
         raise ValueError("sums something that has no example axis")
     rows = example_major(analysis, tensor, kind)
     axes = list(range(1, rows.shape.rank - 1))
-    mass = None
-    if rows.shape[1:-1].num_elements() != 1:
-        parts = tf.cast(rows, tf.float32)
-        count = float(rows.shape[1:-1].num_elements())
-        mass = count * tf.reduce_sum(tf.square(parts), [*axes, axes[-1] + 1])
-    return DenseFactor(tf.reduce_sum(rows, axes), mass)
+    return summed_parts(rows, axes, float(rows.shape[1:-1].num_elements()))
 
 
 @typing("Softmax", "LogSoftmax")

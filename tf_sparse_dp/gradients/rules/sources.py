@@ -37,7 +37,7 @@ def _captured(
 ) -> Type:
     tensor = op.outputs[0]
     outer = analysis.captured(tensor)
-    if tensor.dtype in (tf.resource, tf.variant):
+    if tensor.dtype == tf.resource:
         return FREE
     if outer is None:
         return mixed(

@@ -238,6 +238,12 @@ def _split(
     at = analysis.sizes.scalar(op.inputs[axis])
     if isinstance(kind, Summed):
         return SUMMED
+    if any(
+        not isinstance(inputs[i], Free)
+        for i in range(len(inputs))
+        if i != value
+    ):
+        return mixed(op, "takes its sizes from example data")
     if not isinstance(kind, Batched) or at is None or rank is None:
         return mixed(op, "has an axis that is not known while tracing")
     if at % rank == kind.axis:
@@ -359,14 +365,33 @@ def _pad(analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]) -> Type:
     kind, *others = inputs
     if isinstance(kind, Summed):
         return SUMMED if op.type == "Pad" else mixed(op, "pads a batch sum")
-    amounts = analysis.sizes.value(op.inputs[1])
+    amounts = _amounts(analysis, op.inputs[1])
     if not isinstance(kind, Batched) or amounts is None:
         return mixed(op, "has amounts that are not known while tracing")
     if not all(isinstance(other, Free) for other in others):
         return mixed(op, "pads with example data")
-    if amounts[2 * kind.axis : 2 * kind.axis + 2] != [0, 0]:
+    if amounts[kind.axis] != (0, 0):
         return mixed(op, "pads the batch", _KEEP_AXIS)
     return kind
+
+
+def _amounts(
+    analysis: Analysis, tensor: tf.Tensor
+) -> list[tuple[Dim, Dim]] | None:
+    """Rows of a padding matrix: how much before and after each axis."""
+    op = tensor.op
+    if op.type == "ConcatV2" and analysis.sizes.scalar(op.inputs[2]) == 1:
+        # The gradient of a slice joins two columns.
+        columns = [analysis.sizes.value(x) for x in op.inputs[:2]]
+        if any(x.shape.as_list()[1:] != [1] for x in op.inputs[:2]):
+            return None
+        if columns[0] is None or columns[1] is None:
+            return None
+        return list(zip(columns[0], columns[1], strict=True))
+    constant = tf.get_static_value(tensor)
+    if constant is None:
+        return None
+    return [(int(before), int(after)) for before, after in constant]
 
 
 @typing("ReverseV2")
