@@ -93,12 +93,14 @@ class Separation:
         for tensor in _tensors(gradient):
             kind = self.analysis.type(tensor)
             if isinstance(kind, Mixed):
-                raise _refusal(name, kind.reason, kind.operation, kind.remedy)
+                raise self._refusal(
+                    name, kind.reason, kind.operation, kind.remedy
+                )
         if isinstance(gradient, tf.IndexedSlices):
             values, ids = gradient.values, gradient.indices
             operation = values.op
-            if self.analysis.is_input(values) or self.analysis.is_input(ids):
-                raise _refusal(
+            if self.analysis.is_input(values):
+                raise self._refusal(
                     name,
                     "it was computed outside of the traced step",
                     operation.name,
@@ -106,13 +108,13 @@ class Separation:
                     "them.",
                 )
             if isinstance(self.analysis.type(values), Free):
-                raise _refusal(
+                raise self._refusal(
                     name, "the rows of its gradient see no example", values.name
                 )
             try:
                 terms = row_factor(self.analysis, values, ids, shape, True)
             except ValueError as error:
-                raise _refusal(
+                raise self._refusal(
                     name, f"{operation.type} {error}", operation.name
                 ) from error
             return Separated(_wide(terms), None)
@@ -120,7 +122,7 @@ class Separation:
         if isinstance(kind, Free):
             return Separated(None, gradient)
         if not isinstance(kind, Summed):
-            raise _refusal(
+            raise self._refusal(
                 name,
                 "its gradient still has an example axis",
                 gradient.op.name,
@@ -129,7 +131,7 @@ class Separation:
             )
         part = self._terms(gradient, name)
         if part.terms is not None and part.terms.shape != shape:
-            raise _refusal(
+            raise self._refusal(
                 name,
                 f"its gradient's terms have shape {part.terms.shape} instead "
                 f"of {shape}",
@@ -165,7 +167,7 @@ class Separation:
         except ValueError as error:
             if isinstance(error, NotSeparableError):
                 raise
-            raise _refusal(name, f"{op.type} {error}", op.name) from error
+            raise self._refusal(name, f"{op.type} {error}", op.name) from error
 
     def _sum(self, op: tf.Operation, name: str) -> Separated:
         terms: list[Factor] = []
@@ -189,6 +191,21 @@ class Separation:
             _sum_of(free) if free else None,
         )
 
+    def _refusal(
+        self, name: str, reason: str, operation: str, remedy: str = ""
+    ) -> NotSeparableError:
+        remedy = remedy or "Rewrite that part of the model or the loss."
+        if self.analysis.sizes.batch_size == 1:
+            remedy += (
+                " A batch size of 1 that is fixed while tracing hides where "
+                "the examples are: trace with TensorSpec([None, ...])."
+            )
+        return NotSeparableError(
+            f"The gradient of '{name}' is not proven to be a sum of "
+            f"per-example parts: {reason} (operation '{operation}'). Nothing "
+            f"was trained. {remedy}"
+        )
+
 
 def _sum_of(tensors: list[tf.Tensor]) -> tf.Tensor:
     total = tensors[0]
@@ -205,13 +222,3 @@ def _tensors(gradient: tf.Tensor | tf.IndexedSlices) -> list[tf.Tensor]:
     if isinstance(gradient, tf.IndexedSlices):
         return [gradient.values, gradient.indices]
     return [gradient]
-
-
-def _refusal(
-    name: str, reason: str, operation: str, remedy: str = ""
-) -> NotSeparableError:
-    return NotSeparableError(
-        f"The gradient of '{name}' is not proven to be a sum of per-example "
-        f"parts: {reason} (operation '{operation}'). Nothing was trained. "
-        + (remedy or "Rewrite that part of the model or the loss.")
-    )
