@@ -91,19 +91,7 @@ FORMATS = {
 }
 
 
-NOT_SAVED = pytest.mark.xfail(
-    raises=NotImplementedError,
-    reason="the count of a checkpoint is read while a graph is built",
-)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=NOT_SAVED if name == "saved model" else ())
-        for name in FORMATS
-    ],
-)
+@pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_no_file_holds_the_root(name: str, tmp_path: pathlib.Path) -> None:
     model = quiet_model()

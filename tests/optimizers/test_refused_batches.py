@@ -67,7 +67,6 @@ def _specs(*shapes: list[int | None]) -> list[tf.TensorSpec]:
     return [tf.TensorSpec(shape, tf.float32) for shape in shapes]
 
 
-@pytest.mark.xfail(raises=ValueError, reason="an error of TensorFlow's own")
 def test_a_scalar_among_the_arguments_of_a_step() -> None:
     model = compiled(dense_model())
     step = _step(model, *_specs([None, 4], [None, 1], []))

@@ -39,20 +39,10 @@ CLIPPING = {
 }
 
 
-GLOBAL = ("by global norm", "divided by their norm")
 REMEDY = "Remove gradient clipping or normalisation"
-NO_RULE = pytest.mark.xfail(
-    reason="L2Loss, of tf.linalg.global_norm, is refused without this remedy"
-)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=NO_RULE if name in GLOBAL else ())
-        for name in CLIPPING
-    ],
-)
+@pytest.mark.parametrize("name", CLIPPING)
 def test_gradients_that_were_clipped_in_a_train_step(name: str) -> None:
     model = compiled(OwnStep(CLIPPING[name]), IDS)
     with refused(model, "is not linear in a sum over examples", REMEDY):

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tf_sparse_dp.errors import NotSeparableError
 from tf_sparse_dp.gradients import rules as _rules  # noqa: F401 (registers)
+from tf_sparse_dp.gradients.rules.loops import in_loop
 from tf_sparse_dp.gradients.rules.registry import TYPING, mixed
 from tf_sparse_dp.gradients.sizes import Sizes, key
 from tf_sparse_dp.gradients.types import (
@@ -82,21 +83,35 @@ class Analysis:
         self._captured = {
             key(inner): outer for outer, inner in self.graph.captures
         }
+        if type(self.graph).__name__ == "CondBranchFuncGraph":
+            raise NotSeparableError(
+                "The gradients are applied in a branch (tf.cond) of the step, "
+                "as the loss scaling of mixed_float16 does; whether a step is "
+                "taken would then depend on the raw gradients. Use "
+                "mixed_bfloat16 or float32, and apply gradients in every step."
+            )
         targets = [*targets, *_written_values(self.graph, targets)]
         self.operations = _ancestors(self.graph, targets)
         self.roots = self._find_roots(self.operations)
         self.sizes = Sizes(self._known_type, self._static_batch_size())
-        self.batch_size = tf.shape(self.roots[0])[0]
+        self.batch_size = tf.shape(self.batched_roots()[0])[0]
         for op in self.operations:
             self._infer(op)
-        self._check_writes()
 
     def type(self, tensor: tf.Tensor) -> Type:
         """The type of a tensor behind the targets."""
-        return self._types[key(tensor)]
+        kind = self._types.get(key(tensor))
+        if kind is None:  # Only loops have inputs that come after their users.
+            return in_loop(tensor.op)
+        return kind
 
-    def _check_writes(self) -> None:
-        """Refuses state that carries example data into a gradient."""
+    def check_writes(self) -> None:
+        """Refuses state that carries example data into a gradient.
+
+        Raises:
+          NotSeparableError: If the step may write what it learns from examples
+            into a variable that the targets depend on.
+        """
         for op, value in _writes(self.graph, self.operations):
             if not isinstance(self._types[key(value)], Free):
                 raise NotSeparableError(
@@ -110,6 +125,10 @@ class Analysis:
 
     def _known_type(self, tensor: tf.Tensor) -> Type | None:
         return self._types.get(key(tensor))
+
+    def batched_roots(self) -> list[tf.Tensor]:
+        """The roots that have an example axis."""
+        return [root for root in self.roots if root.shape.rank]
 
     def inputs(self) -> list[tf.Tensor]:
         """All tensors of the batch, whether they reach the targets or not."""
@@ -144,12 +163,12 @@ class Analysis:
                 "batch per step: add up no gradients of several batches, and "
                 "zip data sets that belong together."
             )
-        if not roots:
+        if not any(root.shape.rank for root in roots):
             raise NotSeparableError(
-                "No tensor of a batch reaches the gradients. Expected the "
-                "training step to be traced with the batch as an argument or "
-                "taken from a dataset iterator. Pass the batch into the "
-                "tf.function instead of closing over it."
+                "No tensor of a batch reaches the gradients. "
+                "Expected the training step to be traced with the batch as an "
+                "argument or taken from a dataset iterator. Pass the batch "
+                "into the tf.function instead of closing over it."
             )
         return roots
 

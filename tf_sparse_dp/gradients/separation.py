@@ -79,9 +79,10 @@ class Separation:
             None if g is None else self._separate(g, name, tuple(shape))
             for g, name, shape in zip(gradients, names, shapes, strict=True)
         ]
+        self.analysis.check_writes()
 
     def _consistency(self) -> tf.Tensor:
-        sizes = [tf.shape(root)[0] for root in self.analysis.roots]
+        sizes = [tf.shape(r)[0] for r in self.analysis.batched_roots()]
         return tf.reduce_all(tf.stack(sizes) == self.batch_size)
 
     def _separate(

@@ -7,6 +7,7 @@ an older checkpoint cannot lower what was spent here.
 
 from __future__ import annotations
 
+from concurrent import futures
 from typing import Any
 
 import tensorflow as tf
@@ -157,7 +158,10 @@ class CheckpointedCount(tf.train.experimental.PythonState):
         self._spending = spending
 
     def serialize(self) -> str:
-        return str(self._spending.count())
+        # A SavedModel is written while a graph is built, where variables
+        # cannot be read; another thread is not building it.
+        with futures.ThreadPoolExecutor(1) as thread:
+            return str(thread.submit(self._spending.count).result())
 
     def deserialize(self, string_value: str) -> None:
         self._spending.raise_count(int(string_value))

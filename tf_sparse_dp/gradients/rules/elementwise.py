@@ -72,6 +72,14 @@ def _unary(
     return inputs[0]
 
 
+@typing("L2Loss")
+def _half_squares(
+    analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]
+) -> Type:
+    # Of a gradient's rows or of a whole gradient, by tf.linalg.global_norm.
+    return mixed(op, "is not linear in a sum over examples", _POST_PROCESSED)
+
+
 @typing(*_LINEAR_UNARY)
 def _linear_unary(
     analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]
