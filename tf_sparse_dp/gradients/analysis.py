@@ -113,7 +113,7 @@ class Analysis:
             into a variable that the targets depend on.
         """
         for op, value in _writes(self.graph, self.operations):
-            if not isinstance(self._types[key(value)], Free):
+            if not isinstance(self.type(value), Free):
                 raise NotSeparableError(
                     f"The step writes example data into a variable that its "
                     f"gradients read (operation '{op.name}', {op.type}), so "

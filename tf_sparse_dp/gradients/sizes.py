@@ -15,51 +15,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_sparse_dp.gradients.dims import broadcast, divide, multiply, product
 from tf_sparse_dp.gradients.types import Batched, BatchMultiple, Dim, Type
 
 _LONGEST = 64  # No shape, permutation or axis list is longer than this.
-
-
-def multiply(a: Dim, b: Dim) -> Dim:
-    """Product of two sizes; None where it is not a multiple of B."""
-    if a == 0 or b == 0:
-        return 0
-    if a is None or b is None:
-        return None
-    if isinstance(a, BatchMultiple):
-        if isinstance(b, BatchMultiple):
-            return None
-        return BatchMultiple(a.per_example * b)
-    if isinstance(b, BatchMultiple):
-        return multiply(b, a)
-    return a * b
-
-
-def divide(a: Dim, b: Dim) -> Dim:
-    """Quotient of two sizes when it is exact for every B, else None."""
-    if a is None or b is None or b == 0:
-        return None
-    if isinstance(a, BatchMultiple):
-        size = b.per_example if isinstance(b, BatchMultiple) else b
-        if a.per_example % size:
-            return None
-        quotient = a.per_example // size
-        return (
-            quotient
-            if isinstance(b, BatchMultiple)
-            else BatchMultiple(quotient)
-        )
-    if isinstance(b, BatchMultiple) or a % b:
-        return None
-    return a // b
-
-
-def product(dims: Sequence[Dim]) -> Dim:
-    """Product of sizes."""
-    result: Dim = 1
-    for dim in dims:
-        result = multiply(result, dim)
-    return result
 
 
 class Sizes:
@@ -117,8 +76,8 @@ class Sizes:
 
     def _computed_dims(self, tensor: tf.Tensor) -> list[Dim] | None:
         op = tensor.op
-        if op.type in _SHAPED_BY:
-            return self.value(op.inputs[_SHAPED_BY[op.type]])
+        if op.type == "Reshape":
+            return self.value(op.inputs[1])
         if op.type in _SHAPED_LIKE:
             return self.dims(op.inputs[0])
         if len(op.inputs) == 2 and op.type in _BROADCASTING:
@@ -169,37 +128,7 @@ def key(tensor: tf.Tensor) -> tuple[str, int]:
     return (tensor.op.name, tensor.value_index)
 
 
-def broadcast(left: Sequence[Dim], right: Sequence[Dim]) -> list[Dim]:
-    """The broadcast of two shapes; None entries where it is not known."""
-    rank = max(len(left), len(right))
-    left = [1] * (rank - len(left)) + list(left)
-    right = [1] * (rank - len(right)) + list(right)
-    return [
-        b if a == 1 else a if b == 1 or a == b else None
-        for a, b in zip(left, right, strict=True)
-    ]
-
-
-# Input that gives the output's shape; operations that keep their input's.
-_SHAPED_BY = {
-    "Fill": 0,
-    "BroadcastTo": 1,
-    "Reshape": 1,
-    "RandomUniform": 0,
-    "RandomStandardNormal": 0,
-    "TruncatedNormal": 0,
-    "RandomUniformInt": 0,
-    "StatelessRandomUniform": 0,
-    "StatelessRandomUniformV2": 0,
-    "StatelessRandomUniformInt": 0,
-    "StatelessRandomUniformIntV2": 0,
-    "StatelessRandomUniformFullIntV2": 0,
-    "StatelessRandomNormal": 0,
-    "StatelessRandomNormalV2": 0,
-    "StatelessTruncatedNormal": 0,
-    "StatelessTruncatedNormalV2": 0,
-    "StatelessRandomGammaV3": 0,
-}
+# Operations that keep their input's shape, and that broadcast two.
 _SHAPED_LIKE = frozenset(
     "Identity Cast ZerosLike OnesLike Neg Exp Log Sqrt Rsqrt Square Abs Sign "
     "LogicalNot StopGradient Reciprocal Floor Sigmoid Tanh Relu".split()

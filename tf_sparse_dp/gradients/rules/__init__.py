@@ -8,6 +8,7 @@ from tf_sparse_dp.gradients.rules import (
     losses,
     normalization,
     reductions,
+    slicing,
     sources,
     structure,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "losses",
     "normalization",
     "reductions",
+    "slicing",
     "sources",
     "structure",
 ]

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from tf_sparse_dp.gradients.dims import broadcast
 from tf_sparse_dp.gradients.factors import Factor
 from tf_sparse_dp.gradients.rules.registry import lifting, mixed, typing
-from tf_sparse_dp.gradients.sizes import Sizes, broadcast
+from tf_sparse_dp.gradients.sizes import Sizes
 from tf_sparse_dp.gradients.types import (
     SUMMED,
     Batched,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from tf_sparse_dp.gradients.dims import product
 from tf_sparse_dp.gradients.factors import (
     DenseFactor,
     Factor,
@@ -20,7 +21,6 @@ from tf_sparse_dp.gradients.rules.registry import (
     mixed,
     typing,
 )
-from tf_sparse_dp.gradients.sizes import product
 from tf_sparse_dp.gradients.types import (
     FREE,
     SUMMED,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from tf_sparse_dp.gradients.dims import multiply
 from tf_sparse_dp.gradients.rules.registry import mixed, typing
-from tf_sparse_dp.gradients.sizes import multiply
 from tf_sparse_dp.gradients.types import (
     FREE,
     Batched,
