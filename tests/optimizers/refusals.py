@@ -57,7 +57,7 @@ def refused(
     for variable, value in zip(model.weights, before, strict=True):
         np.testing.assert_array_equal(np.array(variable), value)
     assert optimizer.compositions_spent == 0
-    assert int(optimizer.iterations) == 0
+    assert int(optimizer.iterations.numpy()) == 0
 
 
 def dense_model() -> Any:

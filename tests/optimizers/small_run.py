@@ -135,7 +135,7 @@ def _main(mode: str, form: str, folder: pathlib.Path) -> None:
         found = {"loaded": trained.optimizer.compositions_spent}
         train(trained, 1)
         found["spent"] = trained.optimizer.compositions_spent
-        found["iterations"] = int(trained.optimizer.iterations)
+        found["iterations"] = int(trained.optimizer.iterations.numpy())
         try:
             train(trained, STEPS)
         except tsdp.BudgetExhausted:

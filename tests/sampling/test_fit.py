@@ -55,7 +55,7 @@ def test_fit_takes_the_steps_of_the_plan(compile_options):
     model = _model(**compile_options)
     labels = np.ones([N, 1], np.float32)
     history = model.fit(SAMPLING.dataset((FEATURES, labels)), verbose=0)
-    assert int(model.optimizer.iterations) == SAMPLING.num_steps
+    assert int(model.optimizer.iterations.numpy()) == SAMPLING.num_steps
     assert np.isfinite(history.history["loss"]).all()
 
 
@@ -64,7 +64,7 @@ def test_fit_in_parts_goes_on_where_it_was():
     dataset = SAMPLING.dataset((FEATURES, np.ones([N, 1], np.float32)))
     history = model.fit(dataset, epochs=3, steps_per_epoch=14, verbose=0)
     assert len(history.history["loss"]) == 3
-    assert int(model.optimizer.iterations) == SAMPLING.num_steps
+    assert int(model.optimizer.iterations.numpy()) == SAMPLING.num_steps
 
 
 def _read(index):
@@ -75,7 +75,7 @@ def test_fit_from_random_access():
     model = _model()
     dataset = SAMPLING.dataset(RandomAccess(_read, num_examples=N))
     model.fit(dataset, verbose=0)
-    assert int(model.optimizer.iterations) == SAMPLING.num_steps
+    assert int(model.optimizer.iterations.numpy()) == SAMPLING.num_steps
 
 
 def _bias_after_fit(data, sampling=SAMPLING) -> float:
@@ -136,7 +136,7 @@ def test_fit_without_labels(steps_per_execution):
     )
     dataset = SAMPLING.dataset((np.ones([N, 3], np.float32),))
     model.fit(dataset, verbose=0)
-    assert int(model.optimizer.iterations) == SAMPLING.num_steps
+    assert int(model.optimizer.iterations.numpy()) == SAMPLING.num_steps
 
 
 def test_epoch_sampling_fits():
@@ -145,4 +145,4 @@ def test_epoch_sampling_fits():
     labels = np.ones([N, 1], np.float32)
     dataset = sampling.dataset((FEATURES, labels))
     model.fit(dataset, epochs=sampling.epochs, verbose=0)
-    assert int(model.optimizer.iterations) == sampling.num_steps
+    assert int(model.optimizer.iterations.numpy()) == sampling.num_steps

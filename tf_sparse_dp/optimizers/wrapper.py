@@ -316,7 +316,10 @@ class PrivateWrapper:
 
     @iterations.setter
     def iterations(self, variable: Any) -> None:
-        self.inner_optimizer.iterations = variable
+        # Some versions of Keras set a counter of ours, which is not used,
+        # before there is an inner optimizer.
+        if hasattr(self, "inner_optimizer"):
+            self.inner_optimizer.iterations = variable
 
     def finalize_variable_values(self, var_list: list[Any]) -> None:
         self.inner_optimizer.finalize_variable_values(var_list)

@@ -145,11 +145,9 @@ def _reduction_terms(analysis: Analysis, op: tf.Operation) -> Factor:
 def _lift_reduction(
     analysis: Analysis, op: tf.Operation, factor: Factor, index: int
 ) -> Factor:
-    axes = analysis.sizes.ints(op.inputs[1])
+    axes = reduced_axes(analysis, op)
     if axes is None:
         raise ValueError("reduces axes that are not known while tracing")
-    rank = len(factor.shape)
-    axes = [axis % rank for axis in axes]
     count = math.prod(factor.shape[axis] for axis in axes)
     sums = summed_parts(
         factor.per_example(), [axis + 1 for axis in axes], float(count)
