@@ -78,7 +78,7 @@ def generate(
     *,
     num_users: int = 3000,
     num_items: int = 2000,
-    seed: int = 0,
+    seed: int = 1,
 ) -> ClickLog:
     """Draws a click log whose users and items follow Zipf's law.
 
