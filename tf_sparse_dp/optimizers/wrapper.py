@@ -262,7 +262,7 @@ class PrivateWrapper:
 
     def _load(self, values: list[Any]) -> None:
         """Takes over saved variables; later, if they do not exist yet."""
-        if not self.built and values:
+        if not self.built and values and np.shape(values[0]) == ():
             self._spending.raise_count(int(np.asarray(values[0])))
             self._loaded = [np.array(value) for value in values]
             return
