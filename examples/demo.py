@@ -11,6 +11,7 @@ and integer arrays of ids, [n] or [n, w], for the features; see synthetic.load.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import pathlib
 import time
@@ -52,6 +53,7 @@ class HeldOutAUC(keras.callbacks.Callback):
         scores = self.model(self._features, training=False).numpy()
         value = synthetic.auc(self._labels, scores)
         self._curve.add(self._step, value)
+        self.log_loss = synthetic.log_loss(self._labels, scores)
         return value
 
     def on_train_begin(self, logs: dict | None = None) -> None:
@@ -167,7 +169,7 @@ def main() -> None:
     )
     plan = tsdp.PrivacyPlan(
         epsilon=options.epsilon,
-        delta=0.1 / len(training),
+        delta=10.0 ** -math.ceil(math.log10(len(training)) + 1),
         sampling=sampling,
     )
     print(
@@ -179,11 +181,13 @@ def main() -> None:
     private = report.Curve(label=f"private, ε = {options.epsilon:g}")
 
     print("\nWithout privacy")
+    watch_twin = HeldOutAUC(held_out, twin, every)
+    watch_private = HeldOutAUC(held_out, private, every)
     train(
         training,
         sampling,
         keras.optimizers.Adam(LEARNING_RATE),
-        [HeldOutAUC(held_out, twin, every)],
+        [watch_twin],
     )
     print("\nWith privacy")
     model = train(
@@ -192,7 +196,7 @@ def main() -> None:
         tsdp.DPSparseOptimizer(
             keras.optimizers.Adam(LEARNING_RATE), plan, clip_norm=CLIP_NORM
         ),
-        [HeldOutAUC(held_out, private, every), tsdp.PrivacyBudget()],
+        [watch_private, tsdp.PrivacyBudget()],
     )
 
     print("\nAUC on held-out examples")
@@ -203,6 +207,18 @@ def main() -> None:
     print(f"  private      {private.aucs[-1]:.4f}   (ε = {options.epsilon:g})")
     if log.best_auc is not None:
         print(f"  the true probabilities reach {log.best_auc:.4f}")
+    rate = held_out.labels.mean()
+    constant = synthetic.log_loss(
+        held_out.labels, np.full_like(held_out.labels, rate)
+    )
+    print(
+        "Log loss on held-out examples (noise makes scores too sure of "
+        "themselves:\nthey rank well, but calibrate them before you read them "
+        "as probabilities)\n"
+        f"  not private  {watch_twin.log_loss:.4f}\n"
+        f"  private      {watch_private.log_loss:.4f}\n"
+        f"  always the same score  {constant:.4f}"
+    )
     print(f"\n{model.optimizer.privacy_statement()}\n")
 
     report.write(
@@ -213,7 +229,8 @@ def main() -> None:
         norms=gradient_norms(model, training) if log.synthetic else None,
         clip_norm=CLIP_NORM,
         best_auc=log.best_auc,
-        title=f"{len(training):,} examples, δ = {plan.delta:.1e}, "
+        title=f"{len(training):,} examples, ε = {options.epsilon:g}, "
+        f"δ = {plan.delta:.0e}, "
         f"noise multiplier {plan.noise_multiplier:.3g}",
     )
     print(

@@ -57,7 +57,12 @@ def _accuracy(
     spent.tick_params(axis="y", colors=BUDGET)
     lines = [*axes.get_lines(), *spent.get_lines()]
     axes.legend(
-        lines, [str(line.get_label()) for line in lines], loc="center right"
+        lines,
+        [str(line.get_label()) for line in lines],
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.15),
+        ncols=2,
+        frameon=False,
     )
 
 
@@ -79,7 +84,7 @@ def _norms(
         axes.set_axis_off()
         return
     shown = norms[norms > 0]
-    bins = np.geomspace(shown.min(), shown.max(), 60)
+    bins = np.geomspace(np.quantile(shown, 0.001), shown.max(), 60)
     axes.hist(shown, bins=bins, color=PRIVATE, alpha=0.8)
     axes.set_xscale("log")
     axes.axvline(clip_norm, color=BUDGET, linestyle="--")

@@ -49,6 +49,20 @@ class ClickLog:
         return self.rows(order[count:]), self.rows(order[:count])
 
 
+def log_loss(labels: np.ndarray, scores: np.ndarray) -> float:
+    """Mean of -ln of the probability given to what happened.
+
+    Example:
+      >>> round(log_loss(np.array([0.0, 1.0]), np.array([0.5, 0.5])), 4)
+      0.6931
+    """
+    scores = np.clip(np.ravel(scores).astype("float64"), 1e-7, 1 - 1e-7)
+    labels = np.ravel(labels)
+    return float(
+        -np.mean(labels * np.log(scores) + (1 - labels) * np.log1p(-scores))
+    )
+
+
 def auc(labels: np.ndarray, scores: np.ndarray) -> float:
     """Probability that a positive example scores above a negative one."""
     _, inverse, counts = np.unique(

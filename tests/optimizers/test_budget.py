@@ -135,7 +135,7 @@ def test_an_interrupted_pass_is_charged_whole() -> None:
 def test_a_pass_must_be_started() -> None:
     model = epoch_model()
     before = small_run.weights(model)
-    with pytest.raises(tsdp.PrivacyStateError, match="outside a pass"):
+    with pytest.raises(tsdp.PrivacyStateError, match="none was started"):
         model.fit(own_batches(), verbose=0)
     for a, b in zip(before, small_run.weights(model), strict=True):
         np.testing.assert_array_equal(a, b)

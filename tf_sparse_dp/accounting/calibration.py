@@ -66,9 +66,10 @@ def overflow_error(sampling: Sampling, delta: float) -> ValueError:
     return ValueError(
         "sampling.overflow_probability is "
         f"{sampling.overflow_probability:.3g} in each of "
-        f"{sampling.num_compositions} steps, which alone uses up all of "
+        f"{sampling.num_compositions} steps. Each is charged to delta 1 + "
+        f"e^epsilon times, which at this epsilon uses up all of "
         f"delta={delta:g}. Raise max_batch_size of the sampling, so that "
-        "draws are cut more rarely."
+        "draws are cut more rarely, or lower epsilon."
     )
 
 

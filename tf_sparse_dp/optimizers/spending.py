@@ -70,6 +70,25 @@ class Spending:
         self.raise_count(self.count() + 1)
         self._rows.assign(0)
 
+    def check_open(self) -> None:
+        """Refuses, while a step is traced, what would refuse all its runs.
+
+        Raises:
+          BudgetExhausted: If nothing is left of the plan.
+          PrivacyStateError: If the plan counts passes and none was started.
+        """
+        with tf.init_scope():
+            if self.counts_passes:
+                if int(self._rows.numpy()) == _NO_PASS:
+                    raise PrivacyStateError(
+                        "The plan counts passes over the data, and none was "
+                        "started. Add the PrivacyBudget callback, or call "
+                        "optimizer.start_pass() before every pass in a loop "
+                        "of your own."
+                    )
+            elif self.remaining() == 0:
+                raise BudgetExhausted(self._exhausted_message())
+
     def decide(self, batch_size: tf.Tensor, consistent: tf.Tensor) -> tf.Tensor:
         """Whether the step may be taken, and counts it if so.
 

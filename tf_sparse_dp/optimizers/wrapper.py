@@ -234,6 +234,7 @@ class PrivateWrapper:
         apply_inner: Callable[[list[Gradient]], None],
     ) -> None:
         self._check_state()
+        self._spending.check_open()
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
             raise ValueError(
                 "The training step runs on "

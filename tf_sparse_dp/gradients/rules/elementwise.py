@@ -52,7 +52,8 @@ _BATCH_STATISTIC = (
 _POST_PROCESSED = (
     "The gradient was changed after it was summed over examples. Remove "
     "gradient clipping or normalisation in the training step: clip_norm "
-    "clips per example. A loss must be a sum or mean over examples."
+    "clips per example. A loss must be a plain sum or mean over examples, not "
+    "one divided by a total of the batch such as the sum of sample weights."
 )
 _PAIRED = (
     "Scores between different examples of the batch (in-batch negatives, "
