@@ -55,10 +55,8 @@ class LossScale:
 
     def _degree(self, op: tf.Operation) -> int | None:
         degrees = [self._degrees[key(tensor)] for tensor in op.inputs]
-        if op.type == "Cast":
-            entries = self._analysis.sizes.value(op.inputs[0])
-            if entries and all(isinstance(e, BatchMultiple) for e in entries):
-                return 1
+        if op.type == "Cast" and op.inputs[0].dtype.is_integer:
+            return self._count_degree(op.inputs[0])
         if op.type == "Mean" and self._reduces_batch(op):
             return None if degrees[0] is None else degrees[0] - 1
         if op.type in _DIVIDES:
@@ -80,6 +78,16 @@ class LossScale:
             return self._agreed(op)
         return 0 if all(degree == 0 for degree in degrees) else None
 
+    def _count_degree(self, tensor: tf.Tensor) -> int | None:
+        """1 for a multiple of the batch size, 0 for data and constants."""
+        if self._analysis.type(tensor) != FREE:
+            return 0
+        entries = self._analysis.sizes.value(tensor)
+        if entries is None or None in entries:
+            return None
+        kinds = {isinstance(entry, BatchMultiple) for entry in entries}
+        return int(kinds.pop()) if len(kinds) == 1 else None
+
     def _reduces_batch(self, op: tf.Operation) -> bool:
         kind = self._analysis.type(op.inputs[0])
         axes = self._analysis.sizes.ints(op.inputs[1])
@@ -96,7 +104,12 @@ class LossScale:
         if batch_size in (None, 1) or types != [FREE, FREE]:
             return self._degrees[key(divisor)]
         value = self._constant(divisor)
-        return None if value is None else int(value % batch_size == 0)
+        if value is None or value % batch_size:
+            return None if value is None else 0
+        # Other divisors may happen to be multiples. A mean over the batch
+        # divides a scalar by the batch size, or entries by their number.
+        entries = seed.shape.num_elements()
+        return 1 if value in (batch_size, entries) else None
 
     def _constant(self, tensor: tf.Tensor) -> float | None:
         value = tf.get_static_value(tensor)

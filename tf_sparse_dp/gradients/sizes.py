@@ -202,7 +202,7 @@ def _cut(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
 
 def _product(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
     entries = sizes.value(op.inputs[0])
-    if entries is None or op.inputs[0].shape.rank != 1:
+    if entries is None or op.inputs[0].shape.rank not in (0, 1):
         return None
     return [product(entries)]
 
