@@ -38,11 +38,12 @@ class PrivacyBudget(tf.keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         optimizer = self._optimizer()
         if optimizer.compositions_left == 0:
+            unit = optimizer.plan.sampling.composition_unit
             raise BudgetExhausted(
                 "Nothing is left of the plan: all of its "
                 f"{optimizer.plan.num_compositions} "
-                f"{optimizer.plan.sampling.composition_unit}s are spent. Make "
-                "a plan with more of them before you start to train."
+                f"{'passes' if unit == 'pass' else 'steps'} are spent. Make a "
+                "plan with more of them before you start to train."
             )
 
     def on_epoch_begin(
