@@ -64,5 +64,7 @@ def test_quickstart_notebook() -> None:
         lines = [line for line in cell["source"] if not line.startswith("%")]
         source = "".join(lines)
         exec(compile(source, f"quickstart, cell {number}", "exec"), names)
+    # Noise has no seed here. Three runs gave 0.73 to 0.75, and 0.83 to 0.84
+    # for the twin; a model that learned nothing gives 0.5.
     assert names["auc_private"] > 0.6, "the private model learned something"
     assert names["auc_twin"] > names["auc_private"] - 0.05

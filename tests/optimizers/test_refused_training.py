@@ -159,3 +159,22 @@ def test_two_replicas() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_workers_that_are_not_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A parameter server counts one replica, however many workers there are."""
+    workers = object.__new__(tf.distribute.ParameterServerStrategy)
+    model = compiled(OwnStep(lambda gradients: gradients), IDS)
+
+    def apply_among_workers() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(tf.distribute, "get_strategy", lambda: workers)
+            model.optimizer._take_step([], [], lambda private: None)
+
+    with refused(
+        model,
+        "asynchronous workers",
+        "outside of the distribution strategy",
+        error=ValueError,
+    ):
+        apply_among_workers()

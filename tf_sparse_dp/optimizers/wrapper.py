@@ -235,13 +235,7 @@ class PrivateWrapper:
     ) -> None:
         self._check_state()
         self._spending.check_open()
-        if tf.distribute.get_strategy().num_replicas_in_sync > 1:
-            raise ValueError(
-                "The training step runs on "
-                f"{tf.distribute.get_strategy().num_replicas_in_sync} "
-                "replicas; only one is supported. Compile the model outside "
-                "of the distribution strategy's scope."
-            )
+        _check_strategy(tf.distribute.get_strategy())
         released = self._private.release(
             gradients,
             [getattr(v, "path", v.name) for v in variables],
@@ -368,6 +362,21 @@ class PrivateWrapper:
         optimizer = cls(**config)
         optimizer._spending.raise_count(spent)
         return optimizer
+
+
+def _check_strategy(strategy: tf.distribute.Strategy) -> None:
+    # Workers of a parameter server are not in sync, so it counts one replica;
+    # but they would write the counts over each other.
+    if isinstance(strategy, tf.distribute.ParameterServerStrategy):
+        replicas = "asynchronous workers"
+    elif strategy.num_replicas_in_sync > 1:
+        replicas = f"{strategy.num_replicas_in_sync} replicas"
+    else:
+        return
+    raise ValueError(
+        f"The training step runs on {replicas}; only one replica is supported. "
+        "Compile the model outside of the distribution strategy's scope."
+    )
 
 
 def _described(thing: Any) -> dict[str, Any]:

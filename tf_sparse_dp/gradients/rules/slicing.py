@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from tf_sparse_dp.gradients.rules.registry import mixed, typing
+from tf_sparse_dp.gradients.rules.structure import KEEP_AXIS
 from tf_sparse_dp.gradients.types import (
     SUMMED,
     Batched,
@@ -19,8 +20,6 @@ from tf_sparse_dp.gradients.types import (
 
 if TYPE_CHECKING:
     from tf_sparse_dp.gradients.analysis import Analysis
-
-_KEEP_AXIS = "Keep the examples on an axis of their own."
 
 
 @typing("Split", "SplitV")
@@ -41,7 +40,7 @@ def _split(
     if not isinstance(kind, Batched) or at is None or rank is None:
         return mixed(op, "has an axis that is not known while tracing")
     if at % rank == kind.axis:
-        return mixed(op, "splits the batch", _KEEP_AXIS)
+        return mixed(op, "splits the batch", KEEP_AXIS)
     return kind
 
 
@@ -73,7 +72,7 @@ def _slice(
         if start == here and length == rows(block.per_example):
             return Batched(kind.axis, (block,))
         passed += block.per_example
-    return mixed(op, "takes a part of the batch", _KEEP_AXIS)
+    return mixed(op, "takes a part of the batch", KEEP_AXIS)
 
 
 @typing("StridedSlice")
@@ -90,7 +89,7 @@ def _strided_slice(
         return mixed(op, "takes its bounds from example data")
     axis = _slice_axes(analysis, op, 1, rank).get(kind.axis)
     if axis is None:
-        return mixed(op, "takes a part of the batch", _KEEP_AXIS)
+        return mixed(op, "takes a part of the batch", KEEP_AXIS)
     return kind.moved_to(axis)
 
 
@@ -110,7 +109,7 @@ def _strided_slice_gradient(
                 break
             analysis.sizes.set_dims(op.outputs[0], dims)
             return kind.moved_to(before)
-    return mixed(op, "takes a part of the batch", _KEEP_AXIS)
+    return mixed(op, "takes a part of the batch", KEEP_AXIS)
 
 
 def _slice_axes(
@@ -165,7 +164,7 @@ def _pad(analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]) -> Type:
     if not all(isinstance(other, Free) for other in others):
         return mixed(op, "pads with example data")
     if amounts[kind.axis] != (0, 0):
-        return mixed(op, "pads the batch", _KEEP_AXIS)
+        return mixed(op, "pads the batch", KEEP_AXIS)
     return kind
 
 
@@ -197,5 +196,5 @@ def _reverse(
     if not isinstance(kind, Batched) or axes is None or rank is None:
         return mixed(op, "has axes that are not known while tracing")
     if kind.axis in [axis % rank for axis in axes]:
-        return mixed(op, "reorders the batch", _KEEP_AXIS)
+        return mixed(op, "reorders the batch", KEEP_AXIS)
     return kind

@@ -24,7 +24,7 @@ from tf_sparse_dp.gradients.types import (
 if TYPE_CHECKING:
     from tf_sparse_dp.gradients.analysis import Analysis
 
-_KEEP_AXIS = "Keep the examples on an axis of their own."
+KEEP_AXIS = "Keep the examples on an axis of their own."
 
 
 @typing("Reshape")
@@ -53,7 +53,7 @@ def _reshape(
         return mixed(op, "has a shape that is not known while tracing")
     result = _relocated(analysis, kind, before, after)
     if result is None:
-        return mixed(op, "moves rows of different examples", _KEEP_AXIS)
+        return mixed(op, "moves rows of different examples", KEEP_AXIS)
     analysis.sizes.set_dims(op.outputs[0], after)
     return result
 
@@ -196,9 +196,9 @@ def _agreeing(
         if first is None:
             first = kind
         elif first.axis != kind.axis:
-            return mixed(op, "joins different example axes", _KEEP_AXIS)
+            return mixed(op, "joins different example axes", KEEP_AXIS)
         elif first.blocks != kind.blocks and not ignore_blocks:
-            return mixed(op, "joins rows of different examples", _KEEP_AXIS)
+            return mixed(op, "joins rows of different examples", KEEP_AXIS)
     return first if first is not None else FREE
 
 
@@ -225,7 +225,7 @@ def _unpack(
         return mixed(op, "has an input of unknown rank")
     axis = op.get_attr("axis") % rank
     if axis == kind.axis:
-        return mixed(op, "takes single examples out of the batch", _KEEP_AXIS)
+        return mixed(op, "takes single examples out of the batch", KEEP_AXIS)
     return kind.moved_to(kind.axis - (axis < kind.axis))
 
 
