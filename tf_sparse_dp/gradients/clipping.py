@@ -1,4 +1,4 @@
-"""Per-example clipping: one scale per example, over all variables."""
+"""Clipping: one scale per privacy unit, over all variables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Clipped:
     Attributes:
       sums: One per factor: a tensor, or `tf.IndexedSlices` whose row ids may
         repeat.
-      norms: Norms before clipping, float32 [B]. Not private.
+      norms: Norms before clipping, one for each unit, float32. Not private.
     """
 
     sums: list[tf.Tensor | tf.IndexedSlices]
@@ -30,25 +30,36 @@ def clip_and_sum(
     clip_norm: float,
     scale: tf.Tensor | float = 1.0,
     valid: tf.Tensor | None = None,
+    examples_per_unit: int = 1,
 ) -> Clipped:
-    r"""Sums of per-example terms, each clipped over all variables jointly.
+    r"""Sums of units' terms, each clipped over all variables jointly.
 
-    $\sum_i \min(1, C / |s g_i|)\, s g_i$ over the valid examples $i$, with
-    $C$ = `clip_norm`, $s$ = `scale`, $g_i$ the terms of all factors together.
+    $\sum_u \min(1, C / |s g_u|)\, s g_u$ with $g_u = \sum_{i \in u} g_i$ over
+    the valid examples $i$ of unit $u$, $C$ = `clip_norm`, $s$ = `scale`, $g_i$
+    the terms of all factors together. Example $i$ belongs to unit
+    $\lfloor i / m \rfloor$, with $m$ = `examples_per_unit`.
 
-    **Guarantee.** Adding, removing or zeroing one example changes the sums, all
+    **Guarantee.** Adding, removing or zeroing one unit changes the sums, all
     factors together, by at most `clip_norm` in L2 norm, up to float32 rounding
-    of the sums. An example whose norm is not finite counts as zero.
+    of the sums. A unit whose norm is not finite counts as zero, with all of
+    its examples.
 
     Args:
       factors: Terms per variable.
-      clip_norm: Largest norm of one example.
+      clip_norm: Largest norm of one unit.
       scale: Undoes the loss reduction (the batch size for a mean).
       valid: Bool [B]; examples with False (padding) have no influence.
+      examples_per_unit: How many consecutive examples are one unit. What is
+        left over at the end of the batch has no influence.
 
     Returns:
       The clipped sums and the norms.
     """
+    if examples_per_unit > 1:
+        if valid is not None:
+            factors = [factor.masked(valid) for factor in factors]
+            valid = None  # What is masked is zero.
+        factors = [factor.grouped(examples_per_unit) for factor in factors]
     scale = tf.cast(scale, tf.float32)
     squared = tf.add_n([factor.squared_norms() for factor in factors])
     squared = tf.maximum(squared, 0.0)

@@ -9,6 +9,10 @@ too small. Where a term is itself a sum, its parts may cancel and float32 may
 lose what is left, in the norm or in the sum of terms. With M the sum of the
 norms of the parts, `squared_slack` gives a multiple of M² that covers both;
 clipping adds it to the squared norm.
+
+Units. Where several examples belong to one privacy unit, `masked` and then
+`grouped` give the factor whose terms are the units': their parts are the parts
+of all of the unit's examples, so the above holds for units as it stands.
 """
 
 from __future__ import annotations
@@ -69,6 +73,22 @@ class Factor(abc.ABC):
     @abc.abstractmethod
     def cast(self, dtype: tf.DType) -> Factor:
         """The terms in another floating dtype, at least float32."""
+
+    @abc.abstractmethod
+    def masked(self, valid: tf.Tensor) -> Factor:
+        """Terms of examples that are not `valid` (bool [B]) become zero.
+
+        They are zero also where they were not finite.
+        """
+
+    @abc.abstractmethod
+    def grouped(self, size: int) -> Factor:
+        """One term for every `size` consecutive examples: the sum of theirs.
+
+        Examples beyond the last whole group are left out. Callers see to it
+        that there are none; a shape that does not fit must not be what stops
+        a step.
+        """
 
     def reshaped(self, shape: Sequence[int]) -> Factor:
         """Every term reshaped."""
@@ -188,6 +208,20 @@ class OuterFactor(Factor):
             self, left=_wide(self.left, dtype), right=_wide(self.right, dtype)
         )
 
+    def masked(self, valid: tf.Tensor) -> Factor:
+        return dataclasses.replace(
+            self,
+            left=_weighted(self.left, valid),
+            right=_weighted(self.right, valid),
+        )
+
+    def grouped(self, size: int) -> Factor:
+        return dataclasses.replace(
+            self,
+            left=_joined(_groups(self.left, size)),
+            right=_joined(_groups(self.right, size)),
+        )
+
     def reshaped(self, shape: Sequence[int]) -> Factor:
         return self._with_layout("reshape", shape)
 
@@ -236,6 +270,23 @@ class DenseFactor(Factor):
 
     def cast(self, dtype: tf.DType) -> Factor:
         return DenseFactor(_wide(self.values, dtype), self.slack)
+
+    def masked(self, valid: tf.Tensor) -> Factor:
+        slack = self.slack
+        if slack is not None:
+            slack = _weighted(slack, valid)
+        return DenseFactor(_weighted(self.values, valid), slack)
+
+    def grouped(self, size: int) -> Factor:
+        parts = _groups(self.values, size)
+        total = summed_parts(parts, [1], size)
+        if self.slack is None:
+            return total
+        # (Σ_j m_j)² ≤ n Σ_j m_j² for n summands.
+        slack = size * tf.reduce_sum(_groups(self.slack, size), 1)
+        if total.slack is not None:
+            slack += total.slack
+        return DenseFactor(total.values, slack)
 
     def reshaped(self, shape: Sequence[int]) -> Factor:
         shape = [tf.shape(self.values)[0], *shape]
@@ -333,6 +384,17 @@ class RowFactor(Factor):
     def cast(self, dtype: tf.DType) -> Factor:
         return dataclasses.replace(self, values=_wide(self.values, dtype))
 
+    def masked(self, valid: tf.Tensor) -> Factor:
+        values = _weighted(self.values, valid)
+        return dataclasses.replace(self, values=values)
+
+    def grouped(self, size: int) -> Factor:
+        return dataclasses.replace(
+            self,
+            values=_joined(_groups(self.values, size)),
+            ids=_joined(_groups(self.ids, size)),
+        )
+
     def reshaped(self, shape: Sequence[int]) -> Factor:
         if tuple(shape) == self.table_shape:
             return self
@@ -404,6 +466,20 @@ def _row_squares(tensor: tf.Tensor) -> tf.Tensor:
     """Squared norms along the last axis, not less than the true ones."""
     flushed = tensor.shape[-1] * _SMALLEST
     return tf.reduce_sum(tf.square(tensor), -1) + flushed
+
+
+def _groups(tensor: tf.Tensor, size: int) -> tf.Tensor:
+    """Rows in groups of `size`: [B // size, size, ...]."""
+    rows = tensor.shape[0]
+    if rows is None or rows % size:
+        tensor = tensor[: tf.shape(tensor)[0] // size * size]
+    return tf.reshape(tensor, [-1, size, *tensor.shape[1:]])
+
+
+def _joined(groups: tf.Tensor) -> tf.Tensor:
+    """The parts of a group's examples in one row: [G, size * parts, ...]."""
+    _, size, parts, *rest = groups.shape
+    return tf.reshape(groups, [-1, size * parts, *rest])
 
 
 def _weighted(tensor: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
