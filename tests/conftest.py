@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import random
+from typing import Any
 
 # Before TensorFlow is first imported, or it has no effect.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -28,6 +29,14 @@ ONCE = ("accounting",)
 LANE = ("accounting",)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--write-table",
+        action="store_true",
+        help="write what came of the model cases to docs/models.md",
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     for name, meaning in MARKERS.items():
         config.addinivalue_line("markers", f"{name}: {meaning}")
@@ -42,6 +51,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.once)
         if folder in LANE:
             item.add_marker(pytest.mark.lane)
+
+
+def pytest_terminal_summary(
+    terminalreporter: Any, config: pytest.Config
+) -> None:
+    if not config.getoption("--write-table"):
+        return
+    from tests import model_cases, model_table
+
+    found = {
+        report.nodeid.partition("[")[2].removesuffix("]"): outcome
+        for report in terminalreporter.getreports("passed")
+        for name, outcome in report.user_properties
+        if name == "outcome"
+    }
+    for case in model_cases.CASES:
+        if case.only not in ("", model_cases.RUNNING):
+            found[case.name] = case.outcome()
+    model_table.write(
+        [case.name for case in model_cases.CASES],
+        found,
+        model_cases.RUNNING,
+        list(model_cases.KERASES),
+    )
 
 
 @pytest.fixture
