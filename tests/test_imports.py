@@ -22,7 +22,8 @@ RANKS = (
     ("sampling", "gradients", "accounting", "theory"),
     ("mechanisms",),
     ("optimizers", "layers", "convex"),
-    ("distribute", "integrations", "callbacks", "cli"),
+    ("traced_step",),
+    ("distribute", "integrations", "callbacks", "cli", "explanation"),
     ("__init__",),
 )
 RANK = {part: rank for rank, parts in enumerate(RANKS) for part in parts}

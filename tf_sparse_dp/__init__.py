@@ -8,6 +8,8 @@ from tf_sparse_dp.errors import (
     PrivacyStateError,
     PrivacyWarning,
 )
+from tf_sparse_dp.explanation import explain
+from tf_sparse_dp.gradients.explain import Explanation
 from tf_sparse_dp.gradients.per_example import (
     PerExampleGradients,
     per_example_gradients,
@@ -21,6 +23,7 @@ __all__ = [
     "BudgetExhausted",
     "DPSparseOptimizer",
     "EpochSampling",
+    "Explanation",
     "Gaussian",
     "NotSeparableError",
     "PerExampleGradients",
@@ -32,5 +35,6 @@ __all__ = [
     "PrivacyWarning",
     "RandomAccess",
     "__version__",
+    "explain",
     "per_example_gradients",
 ]

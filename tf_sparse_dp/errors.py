@@ -12,7 +12,19 @@ class NotSeparableError(ValueError):
 
     Raised while the training step is traced, before any weight changes. The
     message names the operation, the layer it came from, and the remedy.
+
+    The attributes repeat parts of the message; they are empty where it has no
+    such parts, and where AutoGraph made the exception anew (`fit` of tf-keras).
+
+    Attributes:
+      reason: What was found.
+      operation: Name of the operation where it was found.
+      remedy: What to do about it.
     """
+
+    reason: str = ""
+    operation: str = ""
+    remedy: str = ""
 
     __init__ = Exception.__init__
 

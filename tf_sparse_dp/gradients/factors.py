@@ -44,6 +44,11 @@ class Factor(abc.ABC):
     def shape(self) -> tuple[int, ...]:
         """Shape of one example's term."""
 
+    @property
+    def norms_by(self) -> str:
+        """How norms are taken, for reports."""
+        return "from each term"
+
     @abc.abstractmethod
     def squared_norms(self) -> tf.Tensor:
         """Squared L2 norm of every example's term, float32 [B]."""
@@ -139,6 +144,12 @@ class OuterFactor(Factor):
         """Whether a term is smaller than the Gram matrices of its parts."""
         _, steps, rows = self.left.shape
         return rows * self.right.shape[2] <= steps * steps
+
+    @property
+    def norms_by(self) -> str:
+        if self._single:
+            return "from two norms"
+        return "from each term" if self._materialises else "from Gram matrices"
 
     def squared_norms(self) -> tf.Tensor:
         left, right = _wide(self.left), _wide(self.right)
@@ -328,6 +339,14 @@ class RowFactor(Factor):
     @property
     def rows_per_example(self) -> int:
         return self.ids.shape[1]
+
+    @property
+    def norms_by(self) -> str:
+        if self.rows_per_example == 1:
+            return "from each row"
+        if self.rows_per_example <= _PAIRWISE_ROWS:
+            return "from pairs of rows"
+        return "from sorted rows"
 
     def squared_norms(self) -> tf.Tensor:
         values = _wide(self.values)

@@ -39,9 +39,13 @@ class Separation:
       gradients: What a gradient tape returned while a graph was traced.
       names: Names of the variables, for messages.
       shapes: Shapes of the variables.
+      collect: Keep refusals of single variables in `refusals` instead of
+        raising the first one. For reports; a step must not be taken then.
 
     Attributes:
-      parts: One `Separated` per gradient; None where the gradient is None.
+      parts: One `Separated` per gradient; None where the gradient is None, or
+        was refused.
+      refusals: What was refused, by the gradient's place.
       inputs: All tensors of the batch, whether gradients see them or not.
       batch_size: Number of examples, a scalar int32 tensor.
       consistent: Whether all inputs have that many examples; a bool tensor
@@ -56,8 +60,10 @@ class Separation:
         gradients: Sequence[Gradient],
         names: Sequence[str],
         shapes: Sequence[Sequence[int]],
+        *,
+        collect: bool = False,
     ):
-        targets = [t for g in gradients if g is not None for t in _tensors(g)]
+        targets = [t for g in gradients if g is not None for t in tensors_of(g)]
         if not targets:
             raise NotSeparableError(
                 "No variable has a gradient. Expected a loss that depends on "
@@ -75,11 +81,22 @@ class Separation:
         self.batch_size = self.analysis.batch_size
         self.inputs = self.analysis.inputs()
         self.consistent = self._consistency()
-        self.parts = [
-            None if g is None else self._separate(g, name, tuple(shape))
-            for g, name, shape in zip(gradients, names, shapes, strict=True)
-        ]
-        self.analysis.check_writes()
+        self.parts: list[Separated | None] = []
+        self.refusals: dict[int, NotSeparableError] = {}
+        for place, (gradient, name, shape) in enumerate(
+            zip(gradients, names, shapes, strict=True)
+        ):
+            part = None
+            try:
+                if gradient is not None:
+                    part = self._separate(gradient, name, tuple(shape))
+            except NotSeparableError as refusal:
+                if not collect:
+                    raise
+                self.refusals[place] = refusal
+            self.parts.append(part)
+        if not collect:
+            self.analysis.check_writes()
 
     def _consistency(self) -> tf.Tensor:
         sizes = [tf.shape(r)[0] for r in self.analysis.batched_roots()]
@@ -91,7 +108,7 @@ class Separation:
         name: str,
         shape: tuple[int, ...],
     ) -> Separated:
-        for tensor in _tensors(gradient):
+        for tensor in tensors_of(gradient):
             kind = self.analysis.type(tensor)
             if isinstance(kind, Mixed):
                 raise self._refusal(
@@ -201,11 +218,15 @@ class Separation:
                 " A batch size of 1 that is fixed while tracing hides where "
                 "the examples are: trace with TensorSpec([None, ...])."
             )
-        return NotSeparableError(
+        refusal = NotSeparableError(
             f"The gradient of '{name}' is not proven to be a sum of "
             f"per-example parts: {reason} (operation '{operation}'). Nothing "
-            f"was trained. {remedy}"
+            f"was trained. {remedy} tf_sparse_dp.explain(model, batch) shows "
+            "the way from there to the variable."
         )
+        refusal.reason, refusal.operation = reason, operation
+        refusal.remedy = remedy
+        return refusal
 
 
 def _sum_of(tensors: list[tf.Tensor]) -> tf.Tensor:
@@ -219,7 +240,8 @@ def _wide(factor: Factor | None) -> Factor | None:
     return None if factor is None else factor.cast(tf.float32)
 
 
-def _tensors(gradient: tf.Tensor | tf.IndexedSlices) -> list[tf.Tensor]:
+def tensors_of(gradient: tf.Tensor | tf.IndexedSlices) -> list[tf.Tensor]:
+    """The tensors that a gradient consists of."""
     if isinstance(gradient, tf.IndexedSlices):
         return [gradient.values, gradient.indices]
     return [gradient]

@@ -105,8 +105,8 @@ class PrivateStep:
         """
         separation = Separation(gradients, names, shapes)
         self._check_first_release(separation)
-        self._check_reduction(separation, gradients, names)
-        valid, consistent = self._validity(separation)
+        self.check_reduction(separation, gradients, names)
+        valid, consistent = self.validity(separation)
         parts = separation.parts
         terms = [
             p.terms for p in parts if p is not None and p.terms is not None
@@ -155,12 +155,17 @@ class PrivateStep:
             )
         self._traced.add(graph)
 
-    def _check_reduction(
+    def check_reduction(
         self,
         separation: Separation,
         gradients: Sequence[Gradient],
         names: Sequence[str],
     ) -> None:
+        """Refuses gradients that are not reduced as `loss_reduction` says.
+
+        Raises:
+          NotSeparableError: If the graph shows another reduction.
+        """
         scale = LossScale(separation.analysis)
         for gradient, part, name in zip(
             gradients, separation.parts, names, strict=True
@@ -178,10 +183,14 @@ class PrivateStep:
                     "DPSparseOptimizer, or change the reduction of the loss."
                 )
 
-    def _validity(
+    def validity(
         self, separation: Separation
     ) -> tuple[tf.Tensor | None, tf.Tensor]:
-        """Which rows are examples, and whether the batch is in order."""
+        """Which rows are examples, and whether the batch is in order.
+
+        Raises:
+          NotSeparableError: If the batch is not one of the plan's sampling.
+        """
         columns = [t for t in separation.inputs if is_validity_column(t)]
         sampling: Any = None if self.plan is None else self.plan.sampling
         required = sampling is not None and sampling.requires_validity

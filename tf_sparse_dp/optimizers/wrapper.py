@@ -177,6 +177,21 @@ class PrivateWrapper:
         return self._private.noise_multiplier
 
     @property
+    def loss_reduction(self) -> str:
+        """How the loss combines examples, "mean" or "sum"."""
+        return self._private.loss_reduction
+
+    @property
+    def examples_per_unit(self) -> int:
+        """How many consecutive examples are clipped as one."""
+        return self._private.examples_per_unit
+
+    @property
+    def private_step(self) -> PrivateStep:
+        """The step up to the inner optimizer; for looking into it."""
+        return self._private
+
+    @property
     def compositions_spent(self) -> int:
         """Steps taken, or passes started, whichever the plan counts."""
         return self._spending.count()

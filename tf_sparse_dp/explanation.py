@@ -1,0 +1,200 @@
+"""`explain`: how a model's gradients separate, before anything is trained."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tf_sparse_dp.errors import NotSeparableError
+from tf_sparse_dp.gradients.explain import (
+    Explanation,
+    Refusal,
+    VariableExplanation,
+    explained,
+)
+from tf_sparse_dp.gradients.paths import Layers, path, stages
+from tf_sparse_dp.gradients.separation import Gradient, Separation
+from tf_sparse_dp.optimizers.wrapper import FLOAT16_REFUSAL, PrivateWrapper
+from tf_sparse_dp.traced_step import batch_spec, trace
+
+
+def explain(model: Any, batch: Any) -> Explanation:
+    """Explains how each gradient of the model's training step separates.
+
+    Per variable: whether its gradient is a sum of outer products, of rows or
+    of terms, how norms are taken, and the extra cost, estimated from shapes.
+    For what would be refused: the operation, its layer, the way from there to
+    the variable, and what to do. It says what `DPSparseOptimizer` would
+    decide, whichever optimizer the model was compiled with.
+
+    The step is traced and not run: weights, optimizer, metrics and budget stay
+    as they are. A model without variables gets them.
+
+    Args:
+      model: A compiled model.
+      batch: What one step of `fit` gets: (x,), (x, y) or (x, y, weight) with
+        an axis of examples, of which only shapes and dtypes matter; or a
+        `tf.data.Dataset` of batches.
+
+    Returns:
+      The explanation: `print` it, or look at `variables`, `separable` and
+      `refusals`.
+
+    Raises:
+      TypeError: If the model or the batch is not what is described above.
+      ValueError: If the model is not compiled or applies no gradients.
+
+    Example:
+      >>> model = tf.keras.Sequential(
+      ...     [tf.keras.Input((3,)), tf.keras.layers.Dense(2)]
+      ... )
+      >>> model.compile(optimizer="sgd", loss="mse")
+      >>> batch = (tf.zeros([4, 3]), tf.zeros([4, 2]))
+      >>> explanation = explain(model, batch)
+      >>> explanation.separable
+      True
+      >>> [v.gradient() for v in explanation.variables]
+      ['outer products, T = 1', 'terms']
+    """
+    reader = _Reader(model)
+    _, found = trace(model, batch_spec(batch), lambda g, v: (reader(g, v), []))
+    return _joined(found)
+
+
+class _Reader:
+    """Explains the gradients that a step is about to apply."""
+
+    def __init__(self, model: Any):
+        self._model = model
+
+    def __call__(
+        self, gradients: Sequence[Gradient], variables: Sequence[Any]
+    ) -> Explanation:
+        names = [getattr(v, "path", v.name) for v in variables]
+        shapes = [tuple(v.shape) for v in variables]
+        optimizer = self._model.optimizer
+        options: dict[str, Any] = {"model": self._model.name}
+        refusals = _refused_options(self._model)
+        if isinstance(optimizer, PrivateWrapper):
+            options["loss_reduction"] = optimizer.loss_reduction
+            options["examples_per_unit"] = optimizer.examples_per_unit
+        try:
+            separation = Separation(gradients, names, shapes, collect=True)
+        except NotSeparableError as whole:
+            # Nothing can be said of single variables.
+            return Explanation(
+                variables=(),
+                refusals=(*refusals, _whole_step(whole)),
+                **options,
+            )
+        layers = self._layers(separation)
+        entries = [
+            explained(name, shape, gradient, part)
+            for name, shape, gradient, part in zip(
+                names, shapes, gradients, separation.parts, strict=True
+            )
+        ]
+        for place, error in separation.refusals.items():
+            way = path(separation.analysis, gradients[place], error.operation)
+            entries[place] = VariableExplanation(
+                name=names[place],
+                shape=shapes[place],
+                form="refused",
+                refusal=Refusal(
+                    reason=error.reason,
+                    operation=error.operation,
+                    layer=layers.layer(error.operation),
+                    remedy=error.remedy,
+                    variables=(names[place],),
+                    path=stages(way, layers),
+                ),
+            )
+        refusals += _grouped(entries)
+        refusals += self._refused_step(separation, gradients, names)
+        return Explanation(
+            variables=tuple(entries), refusals=tuple(refusals), **options
+        )
+
+    def _layers(self, separation: Separation) -> Layers:
+        graph = separation.analysis.graph
+        return Layers(
+            [layer.name for layer in self._model._flatten_layers()],
+            self._model.name,
+            [op.name for op in graph.get_operations()],
+        )
+
+    def _refused_step(
+        self,
+        separation: Separation,
+        gradients: Sequence[Gradient],
+        names: Sequence[str],
+    ) -> list[Refusal]:
+        """What the optimizer refuses of a step whose gradients separate."""
+        refusals = []
+        checks: list[Callable[[], Any]] = [separation.analysis.check_writes]
+        if isinstance(self._model.optimizer, PrivateWrapper):
+            step = self._model.optimizer.private_step
+            checks += [
+                lambda: step.check_reduction(separation, gradients, names),
+                lambda: step.validity(separation),
+            ]
+        for check in checks:
+            try:
+                check()
+            except NotSeparableError as error:
+                refusals.append(_whole_step(error))
+        return refusals
+
+
+def _whole_step(error: NotSeparableError) -> Refusal:
+    return Refusal(
+        reason=error.reason or str(error),
+        operation=error.operation,
+        remedy=error.remedy,
+    )
+
+
+def _refused_options(model: Any) -> list[Refusal]:
+    refusals = []
+    if model.run_eagerly:
+        refusals.append(
+            Refusal(
+                reason="The model runs eagerly, so that in fit there is no "
+                "graph to prove anything about.",
+                remedy="Compile it without run_eagerly=True.",
+            )
+        )
+    loss_scaled = hasattr(model.optimizer, "inner_optimizer")
+    if loss_scaled and not isinstance(model.optimizer, PrivateWrapper):
+        refusals.append(Refusal(reason=FLOAT16_REFUSAL))
+    return refusals
+
+
+def _grouped(entries: Sequence[VariableExplanation]) -> list[Refusal]:
+    """One refusal per reason, with all the variables that it reaches."""
+    groups: dict[tuple[str, str], Refusal] = {}
+    for entry in entries:
+        refusal = entry.refusal
+        if refusal is None:
+            continue
+        key = (refusal.operation, refusal.reason)
+        first = groups.get(key)
+        if first is not None:
+            refusal = dataclasses.replace(
+                first, variables=first.variables + refusal.variables
+            )
+        groups[key] = refusal
+    return list(groups.values())
+
+
+def _joined(found: Sequence[Explanation]) -> Explanation:
+    """One explanation for a step that applies gradients several times."""
+    first, *others = found
+    for other in others:
+        first = dataclasses.replace(
+            first,
+            variables=first.variables + other.variables,
+            refusals=first.refusals + other.refusals,
+        )
+    return first

@@ -1,0 +1,173 @@
+"""A model's own training step, traced without being taken.
+
+The step is traced as `fit` traces it, except that the optimizer hands the
+gradients to a reader instead of applying them. So whatever the model does in
+its step, with whichever optimizer, can be looked at before anything is trained.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_sparse_dp.gradients.separation import Gradient
+
+KERAS_3 = hasattr(tf.keras, "__version__")  # tf-keras has none here.
+
+# Gives what is known while tracing, and tensors for when the step runs.
+Reader = Callable[[Sequence[Gradient], Sequence[Any]], tuple[Any, Any]]
+
+
+def trace(model: Any, spec: Any, read: Reader) -> tuple[Any, list[Any]]:
+    """Traces `model.train_step` up to the point where gradients are applied.
+
+    Nothing is run. A model without variables gets them, as in `fit`.
+
+    Args:
+      model: A compiled Keras model.
+      spec: Specification of a batch, see `batch_spec`.
+      read: Called with gradients and variables, while tracing.
+
+    Returns:
+      The traced `tf.function` and a list, with one entry per time that the
+      step applies gradients: the function returns what `read` gave as tensors,
+      the list holds what it gave beside them.
+
+    Raises:
+      TypeError: If `model` is no model of the running `tf.keras`.
+      ValueError: If the model is not compiled, or its step applies no
+        gradients with `model.optimizer`.
+    """
+    if not isinstance(model, tf.keras.Model):
+        raise TypeError(
+            f"model is a {type(model).__name__}; expected a model of tf.keras, "
+            f"which is {'Keras 3' if KERAS_3 else 'tf-keras'} here."
+        )
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None:
+        raise ValueError(
+            f"The model '{model.name}' has no optimizer. Compile it first, "
+            "with the loss that it will be trained with: model.compile("
+            "optimizer=..., loss=...). Any optimizer will do."
+        )
+    found: list[Any] = []
+
+    def step(batch: Any) -> list[Any]:
+        found.clear()  # Creating variables takes a second trace.
+        results: list[Any] = []
+        with _read_by(optimizer, lambda g, v: results.append(read(g, v))):
+            model.train_step(batch)
+        found.extend(report for report, _ in results)
+        return [tensors for _, tensors in results]
+
+    # tf-keras lets AutoGraph convert the step, Keras 3 does not.
+    traced = tf.function(step, input_signature=[spec], autograph=not KERAS_3)
+    traced.get_concrete_function()
+    if not found:
+        raise ValueError(
+            f"The training step of '{model.name}' applied no gradients with "
+            "model.optimizer. Apply them with self.optimizer.apply_gradients "
+            "in train_step."
+        )
+    return traced, found
+
+
+@contextlib.contextmanager
+def _read_by(optimizer: Any, reader: Callable[..., None]) -> Iterator[None]:
+    """While open, `optimizer` gives gradients to `reader` and applies none."""
+
+    @tf.autograph.experimental.do_not_convert
+    def apply_gradients(grads_and_vars: Any, *_: Any, **__: Any) -> Any:
+        gradients, variables = zip(*grads_and_vars, strict=True)
+        reader(gradients, variables)
+        return optimizer.iterations
+
+    @tf.autograph.experimental.do_not_convert
+    def apply(grads: Any, trainable_variables: Any = None) -> Any:
+        if trainable_variables is None:
+            trainable_variables = optimizer._trainable_variables
+        reader(list(grads), list(trainable_variables))
+        return optimizer.iterations
+
+    # Past `__setattr__`, with which Keras would track them as state.
+    methods = vars(optimizer)
+    methods["apply_gradients"], methods["apply"] = apply_gradients, apply
+    try:
+        yield
+    finally:
+        del methods["apply_gradients"], methods["apply"]
+
+
+def batch_spec(batch: Any) -> Any:
+    """The specification of a batch as the training step sees it in `fit`.
+
+    The number of examples is left open, as Keras does for arrays. A data set's
+    own specification is kept as it is.
+    """
+    if isinstance(batch, tf.data.Dataset):
+        return batch.element_spec
+    return tf.nest.map_structure(_open_spec, as_batch(batch))
+
+
+def as_batch(batch: Any) -> Any:
+    """A batch as tensors, in the structure in which `train_step` gets it.
+
+    Raises:
+      TypeError: If the batch holds anything but arrays and tensors.
+      ValueError: If a tensor has no axis of examples.
+    """
+    if isinstance(batch, tf.data.Dataset):
+        batch = next(iter(batch))
+    if isinstance(batch, (tuple, list)):
+        batch = tuple(part for part in batch if part is not None)
+    batch = _without_lists(batch)
+    return tf.nest.map_structure(_as_tensor, batch)
+
+
+def _without_lists(structure: Any) -> Any:
+    """Lists as tuples: data sets, and so Keras, take lists for tensors."""
+    if isinstance(structure, (list, tuple)) and not hasattr(
+        structure, "_fields"
+    ):
+        return tuple(_without_lists(part) for part in structure)
+    if isinstance(structure, dict):
+        return {name: _without_lists(part) for name, part in structure.items()}
+    return structure
+
+
+def _as_tensor(part: Any) -> Any:
+    if isinstance(part, tf.RaggedTensor | tf.SparseTensor):
+        return part
+    if not tf.is_tensor(part) and not isinstance(part, np.ndarray):
+        raise TypeError(
+            f"The batch holds a {type(part).__name__}; expected arrays or "
+            "tensors with one row per example, as in (x, y): "
+            "for instance next(iter(dataset))."
+        )
+    if isinstance(part, np.ndarray) and np.issubdtype(part.dtype, np.floating):
+        part = part.astype(tf.keras.backend.floatx())  # As fit does.
+    tensor = tf.convert_to_tensor(part)
+    if not tensor.shape.rank:
+        raise ValueError(
+            "The batch holds a scalar; expected one row per example in every "
+            "tensor."
+        )
+    return tensor
+
+
+def _open_spec(tensor: Any) -> Any:
+    shape = [None, *tensor.shape[1:]]
+    if isinstance(tensor, tf.RaggedTensor):
+        return tf.RaggedTensorSpec(
+            shape,
+            tensor.dtype,
+            tensor.ragged_rank,
+            tensor.row_splits.dtype,
+        )
+    if isinstance(tensor, tf.SparseTensor):
+        return tf.SparseTensorSpec(shape, tensor.dtype)
+    return tf.TensorSpec(shape, tensor.dtype)
