@@ -35,6 +35,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what came of the model cases to docs/models.md",
     )
+    parser.addoption(
+        "--graphs",
+        type=int,
+        default=500,
+        help="how many random graphs to examine",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
