@@ -13,6 +13,7 @@ from tf_sparse_dp.gradients.explain import (
     VariableExplanation,
     explained,
 )
+from tf_sparse_dp.gradients.memory import Memory, weights_of
 from tf_sparse_dp.gradients.paths import Layers, path, stages
 from tf_sparse_dp.gradients.separation import Gradient, Separation
 from tf_sparse_dp.optimizers.wrapper import FLOAT16_REFUSAL, PrivateWrapper
@@ -59,7 +60,10 @@ def explain(model: Any, batch: Any) -> Explanation:
     """
     reader = _Reader(model)
     _, found = trace(model, batch_spec(batch), lambda g, v: (reader(g, v), []))
-    return _joined(found)
+    explanation = _joined(found)
+    return dataclasses.replace(
+        explanation, refusals=(*explanation.refusals, *reader.remembered())
+    )
 
 
 class _Reader:
@@ -67,6 +71,7 @@ class _Reader:
 
     def __init__(self, model: Any):
         self._model = model
+        self._memories: list[Memory] = []
 
     def __call__(
         self, gradients: Sequence[Gradient], variables: Sequence[Any]
@@ -88,6 +93,8 @@ class _Reader:
                 refusals=(*refusals, _whole_step(whole)),
                 **options,
             )
+        self._memories.append(Memory(separation.analysis))
+        gradients = separation.gradients
         layers = self._layers(separation)
         entries = [
             explained(name, shape, gradient, part)
@@ -111,10 +118,17 @@ class _Reader:
                 ),
             )
         refusals += _grouped(entries)
-        refusals += self._refused_step(separation, gradients, names)
+        refusals += self._refused_step(separation, names)
         return Explanation(
             variables=tuple(entries), refusals=tuple(refusals), **options
         )
+
+    def remembered(self) -> list[Refusal]:
+        """What the whole step, now traced, writes and must not."""
+        own = weights_of(self._model)
+        writes = [w for m in self._memories for w in m.example_writes(own)]
+        # A step that creates variables is traced twice.
+        return [_whole_step(w.refusal()) for w in dict.fromkeys(writes)]
 
     def _layers(self, separation: Separation) -> Layers:
         graph = separation.analysis.graph
@@ -125,18 +139,15 @@ class _Reader:
         )
 
     def _refused_step(
-        self,
-        separation: Separation,
-        gradients: Sequence[Gradient],
-        names: Sequence[str],
+        self, separation: Separation, names: Sequence[str]
     ) -> list[Refusal]:
         """What the optimizer refuses of a step whose gradients separate."""
         refusals = []
-        checks: list[Callable[[], Any]] = [separation.analysis.check_writes]
+        checks: list[Callable[[], Any]] = []
         if isinstance(self._model.optimizer, PrivateWrapper):
             step = self._model.optimizer.private_step
             checks += [
-                lambda: step.check_reduction(separation, gradients, names),
+                lambda: step.check_reduction(separation, names),
                 lambda: step.validity(separation),
             ]
         for check in checks:

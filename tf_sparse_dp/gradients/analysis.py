@@ -1,7 +1,6 @@
 """Walks a traced training step and types every tensor behind a gradient.
 
-TensorFlow lists a graph's operations in an order in which inputs come before
-their users, so one pass over the ancestors of the gradients suffices. An
+One pass over the ancestors of the gradients, inputs first, suffices. An
 operation without a rule that meets example data yields `Mixed`.
 """
 
@@ -14,6 +13,15 @@ import tensorflow as tf
 
 from tf_sparse_dp.errors import NotSeparableError
 from tf_sparse_dp.gradients import rules as _rules  # noqa: F401 (registers)
+from tf_sparse_dp.gradients import state
+from tf_sparse_dp.gradients.ancestry import ancestors
+from tf_sparse_dp.gradients.effects import (
+    HARMLESS,
+    ITERATORS,
+    OPTIONALS,
+    PYTHON,
+)
+from tf_sparse_dp.gradients.functions import Library
 from tf_sparse_dp.gradients.rules.loops import in_loop
 from tf_sparse_dp.gradients.rules.registry import TYPING, mixed
 from tf_sparse_dp.gradients.sizes import Sizes, key
@@ -25,33 +33,12 @@ from tf_sparse_dp.gradients.types import (
     Type,
 )
 
-# Operations that hand the batch to the graph. Axis 0 of what they give is the
-# example axis.
-_ITERATORS = frozenset({"IteratorGetNext", "IteratorGetNextSync"})
-_OPTIONALS = frozenset({"OptionalGetValue"})
 # Inputs of these graphs are loop variables or branch arguments, not a batch.
 _CONTROL_FLOW_GRAPHS = frozenset(
     {"WhileBodyFuncGraph", "WhileCondFuncGraph", "CondBranchFuncGraph"}
 )
 _COMPOSITES = (tf.RaggedTensorSpec, tf.SparseTensorSpec, tf.IndexedSlicesSpec)
 
-# Operations that read a variable and leave it as it is.
-_READS = frozenset(
-    "ReadVariableOp ResourceGather ResourceGatherNd VariableShape "
-    "VarIsInitializedOp LookupTableFindV2 LookupTableSizeV2".split()
-)
-# What an optimizer of this library writes is private, hence free.
-PRIVATE_UPDATE = "tf_sparse_dp_update"
-# Python code may give anything, whatever its inputs are.
-_PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
-
-# Stateful operations that give no example data when their inputs hold none.
-_STATEFUL_FREE = _READS | frozenset(
-    "VarHandleOp HashTableV2 Assert RandomUniform RandomUniformInt "
-    "RandomStandardNormal TruncatedNormal RngReadAndSkip StatefulUniform "
-    "StatefulStandardNormalV2 StatefulTruncatedNormal StatefulUniformInt "
-    "StatefulUniformFullInt".split()
-)
 _SHAPE_ONLY = frozenset({"Shape", "ShapeN", "Size", "Rank"})
 
 _UNKNOWN_OPERATION = (
@@ -80,9 +67,9 @@ class Analysis:
     def __init__(self, targets: Sequence[tf.Tensor]):
         self.graph = targets[0].graph
         self._types: dict[tuple[str, int], Type] = {}
-        self._captured = {
-            key(inner): outer for outer, inner in self.graph.captures
-        }
+        self._captured: dict[tuple[str, int], Any] = {}
+        self._library: Library | None = None
+        self._see_captures()
         if type(self.graph).__name__ == "CondBranchFuncGraph":
             raise NotSeparableError(
                 "The gradients are applied in a branch (tf.cond) of the step, "
@@ -90,8 +77,7 @@ class Analysis:
                 "taken would then depend on the raw gradients. Use "
                 "mixed_bfloat16 or float32, and apply gradients in every step."
             )
-        targets = [*targets, *_written_values(self.graph, targets)]
-        self.operations = _ancestors(self.graph, targets)
+        self.operations = ancestors(self.graph, targets)
         self.roots = self._find_roots(self.operations)
         self.sizes = Sizes(self._known_type, self._static_batch_size())
         self.batch_size = tf.shape(self.batched_roots()[0])[0]
@@ -105,23 +91,34 @@ class Analysis:
             return in_loop(tensor.op)
         return kind
 
-    def check_writes(self) -> None:
-        """Refuses state that carries example data into a gradient.
+    def late_type(self, tensor: tf.Tensor) -> Type:
+        """The type of any tensor of the graph, of one traced later too."""
+        if self._known_type(tensor) is None:
+            self._see_captures()
+            for op in ancestors(self.graph, [tensor]):
+                if any(self._known_type(x) is None for x in op.outputs):
+                    self._infer(op)
+        return self.type(tensor)
 
-        Raises:
-          NotSeparableError: If the step may write what it learns from examples
-            into a variable that the targets depend on.
+    def captured_places(self) -> list[tuple[str, int]]:
+        """The placeholders that stand for tensors from outside the graph."""
+        self._see_captures()
+        return list(self._captured)
+
+    def resource(self, place: tuple[str, int]) -> Any:
+        """The resource that a placeholder stands for, from the outermost graph.
+
+        None if it is an argument, which may be any.
         """
-        for op, value in _writes(self.graph, self.operations):
-            if not isinstance(self.type(value), Free):
-                raise NotSeparableError(
-                    f"The step writes example data into a variable that its "
-                    f"gradients read (operation '{op.name}', {op.type}), so "
-                    "examples would influence each other through it, now or "
-                    "in a later step. Nothing was trained. Keep running "
-                    "statistics and memories out of the model, or compute "
-                    "them from public data."
-                )
+        outer = self._captured.get(place)
+        while outer is not None and tf.is_symbolic_tensor(outer):
+            captured = {key(x): y for y, x in outer.graph.captures}
+            outer = captured.get(key(outer))
+        return outer
+
+    def _see_captures(self) -> None:
+        for outer, inner in self.graph.captures:
+            self._captured[key(inner)] = outer
 
     def _known_type(self, tensor: tf.Tensor) -> Type | None:
         return self._types.get(key(tensor))
@@ -198,12 +195,12 @@ class Analysis:
             if type(self.graph).__name__ in _CONTROL_FLOW_GRAPHS:
                 return False
             return not self.is_captured(op.outputs[0])
-        if op.type in _OPTIONALS:
+        if op.type in OPTIONALS:
             op = op.inputs[0].op
             if op.type == "Placeholder":
                 return True
             return _from_outside(op, "IteratorGetNextAsOptional")
-        return any(_from_outside(op, name) for name in _ITERATORS)
+        return any(_from_outside(op, name) for name in ITERATORS)
 
     def _static_batch_size(self) -> int | None:
         sizes = {
@@ -224,7 +221,7 @@ class Analysis:
     def _infer(self, op: tf.Operation) -> None:
         if self._gives_batch(op):
             types = [self._root_type(output) for output in op.outputs]
-        elif op.type in _SHAPE_ONLY:
+        elif op.type in _SHAPE_ONLY or _is_true(op):
             types = [self._shape_type(op)] * len(op.outputs)
         else:
             types = self._computed_types(op)
@@ -282,8 +279,13 @@ class Analysis:
         return [result] * len(op.outputs)
 
     def _free_type(self, op: tf.Operation) -> Type:
-        stateful = op.op_def.is_stateful and op.type not in _STATEFUL_FREE
-        if stateful or op.type in _PYTHON:
+        if state.called_by(op.node_def):
+            self._library = self._library or Library(self.graph)
+            hides = state.may_hide(op.node_def, self._library)
+        else:
+            stateful = op.op_def.is_stateful and op.type not in HARMLESS
+            hides = stateful or op.type in PYTHON
+        if hides:
             return mixed(
                 op,
                 "is stateful and may carry example data",
@@ -292,53 +294,20 @@ class Analysis:
         return FREE
 
 
-def _ancestors(
-    graph: tf.Graph, targets: Sequence[tf.Tensor]
-) -> list[tf.Operation]:
-    """All operations that the targets depend on, inputs first."""
-    seen: set[str] = set()
-    pending = [tensor.op for tensor in targets]
-    while pending:
-        op = pending.pop()
-        if op.name not in seen:
-            seen.add(op.name)
-            pending.extend(tensor.op for tensor in op.inputs)
-    return [op for op in graph.get_operations() if op.name in seen]
+def _is_true(op: tf.Operation) -> bool:
+    """Whether an operation compares a scalar with itself.
+
+    So tf.recompute_grad makes its second forward pass wait for the backward
+    pass. A float that is not a number would not be equal to itself.
+    """
+    return (
+        op.type == "Equal"
+        and key(op.inputs[0]) == key(op.inputs[1])
+        and (op.inputs[0].dtype == tf.bool or op.inputs[0].dtype.is_integer)
+        and op.inputs[0].shape.rank == 0
+    )
 
 
 def _from_outside(op: tf.Operation, op_type: str) -> bool:
     """Whether an iterator came into the step as an argument or a capture."""
     return op.type == op_type and op.inputs[0].op.type == "Placeholder"
-
-
-def _writes(
-    graph: tf.Graph, readers: Sequence[tf.Operation]
-) -> list[tuple[tf.Operation, tf.Tensor]]:
-    """What may be written to variables that `readers` use, and by whom."""
-    read = {
-        key(tensor)
-        for op in readers
-        for tensor in op.inputs
-        if tensor.dtype == tf.resource
-    }
-    return [
-        (op, tensor)
-        for op in graph.get_operations()
-        if op.type not in _READS and PRIVATE_UPDATE not in op.name
-        if any(key(handle) in read for handle in op.inputs)
-        for tensor in op.inputs
-        if tensor.dtype != tf.resource
-    ]
-
-
-def _written_values(
-    graph: tf.Graph, targets: Sequence[tf.Tensor]
-) -> list[tf.Tensor]:
-    """Values that reach the targets through variables, directly or not."""
-    values: list[tf.Tensor] = []
-    while True:
-        readers = _ancestors(graph, [*targets, *values])
-        found = [tensor for _, tensor in _writes(graph, readers)]
-        if len(found) == len(values):
-            return values
-        values = found

@@ -11,6 +11,8 @@ import tensorflow as tf
 from tf_sparse_dp.errors import NotSeparableError
 from tf_sparse_dp.gradients.analysis import Analysis
 from tf_sparse_dp.gradients.factors import DenseFactor, Factor, added
+from tf_sparse_dp.gradients.inlining import inlined
+from tf_sparse_dp.gradients.memory import Memory
 from tf_sparse_dp.gradients.rules.lookups import row_factor
 from tf_sparse_dp.gradients.rules.registry import FACTORING, LIFTING
 from tf_sparse_dp.gradients.types import Free, Mixed, Summed
@@ -43,6 +45,7 @@ class Separation:
         raising the first one. For reports; a step must not be taken then.
 
     Attributes:
+      gradients: The gradients, computed without calls of functions.
       parts: One `Separated` per gradient; None where the gradient is None, or
         was refused.
       refusals: What was refused, by the gradient's place.
@@ -63,7 +66,7 @@ class Separation:
         *,
         collect: bool = False,
     ):
-        targets = [t for g in gradients if g is not None for t in tensors_of(g)]
+        targets = _targets(gradients)
         if not targets:
             raise NotSeparableError(
                 "No variable has a gradient. Expected a loss that depends on "
@@ -77,14 +80,15 @@ class Separation:
                 "run_eagerly=True, or put the training step into a "
                 "tf.function."
             )
-        self.analysis = Analysis(targets)
+        self.gradients = _without_calls(gradients)
+        self.analysis = Analysis(_targets(self.gradients))
         self.batch_size = self.analysis.batch_size
         self.inputs = self.analysis.inputs()
         self.consistent = self._consistency()
         self.parts: list[Separated | None] = []
         self.refusals: dict[int, NotSeparableError] = {}
         for place, (gradient, name, shape) in enumerate(
-            zip(gradients, names, shapes, strict=True)
+            zip(self.gradients, names, shapes, strict=True)
         ):
             part = None
             try:
@@ -96,7 +100,7 @@ class Separation:
                 self.refusals[place] = refusal
             self.parts.append(part)
         if not collect:
-            self.analysis.check_writes()
+            Memory(self.analysis).check()
 
     def _consistency(self) -> tf.Tensor:
         sizes = [tf.shape(r)[0] for r in self.analysis.batched_roots()]
@@ -245,3 +249,19 @@ def tensors_of(gradient: tf.Tensor | tf.IndexedSlices) -> list[tf.Tensor]:
     if isinstance(gradient, tf.IndexedSlices):
         return [gradient.values, gradient.indices]
     return [gradient]
+
+
+def _targets(gradients: Sequence[Gradient]) -> list[tf.Tensor]:
+    return [t for g in gradients if g is not None for t in tensors_of(g)]
+
+
+def _without_calls(gradients: Sequence[Gradient]) -> list[Gradient]:
+    tensors = iter(inlined(_targets(gradients)))
+    result: list[Gradient] = []
+    for gradient in gradients:
+        if isinstance(gradient, tf.IndexedSlices):
+            gradient = tf.IndexedSlices(next(tensors), next(tensors))
+        elif gradient is not None:
+            gradient = next(tensors)
+        result.append(gradient)
+    return result

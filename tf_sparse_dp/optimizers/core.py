@@ -105,7 +105,7 @@ class PrivateStep:
         """
         separation = Separation(gradients, names, shapes)
         self._check_first_release(separation)
-        self.check_reduction(separation, gradients, names)
+        self.check_reduction(separation, names)
         valid, consistent = self.validity(separation)
         parts = separation.parts
         terms = [
@@ -156,10 +156,7 @@ class PrivateStep:
         self._traced.add(graph)
 
     def check_reduction(
-        self,
-        separation: Separation,
-        gradients: Sequence[Gradient],
-        names: Sequence[str],
+        self, separation: Separation, names: Sequence[str]
     ) -> None:
         """Refuses gradients that are not reduced as `loss_reduction` says.
 
@@ -168,7 +165,7 @@ class PrivateStep:
         """
         scale = LossScale(separation.analysis)
         for gradient, part, name in zip(
-            gradients, separation.parts, names, strict=True
+            separation.gradients, separation.parts, names, strict=True
         ):
             if part is None or part.terms is None:
                 continue

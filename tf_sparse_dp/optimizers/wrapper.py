@@ -15,7 +15,7 @@ from tf_sparse_dp.accounting.statement import (
     privacy_statement,
 )
 from tf_sparse_dp.errors import PrivacyStateError
-from tf_sparse_dp.gradients.analysis import PRIVATE_UPDATE
+from tf_sparse_dp.gradients.effects import PRIVATE_UPDATE
 from tf_sparse_dp.gradients.separation import Gradient
 from tf_sparse_dp.mechanisms.interface import Mechanism
 from tf_sparse_dp.optimizers.core import PrivateStep

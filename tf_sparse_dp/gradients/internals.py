@@ -1,0 +1,79 @@
+"""What TensorFlow offers to nobody but itself, kept in one place.
+
+Looking into functions, changing a graph while it is traced, and hearing of
+the end of tracing have no public interface. These parts of TensorFlow are the
+same from 2.16 to 2.21; a version without them fails here, on import or while
+tracing, and trains nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import auto_control_deps_utils, op_def_registry
+from tensorflow.python.framework.function_def_to_graph import (
+    function_def_to_graph_def,
+)
+
+
+def body(definition: Any) -> tuple[list[Any], list[str]]:
+    """A function's nodes, arguments among them, and names of its returns.
+
+    Tensors have names as in graphs: those in the definition count the outputs
+    of an operation by argument.
+    """
+    graph_def, flat_names = function_def_to_graph_def(definition)
+    returns = [
+        flat_names[definition.ret[arg.name]]
+        for arg in definition.signature.output_arg
+    ]
+    return list(graph_def.node), returns
+
+
+def has_state(op_type: str) -> bool:
+    """Whether an operation may have side effects or see those of others."""
+    op_def = op_def_registry.get(op_type)
+    return op_def is None or op_def.is_stateful
+
+
+def has_outputs(op_type: str) -> bool:
+    """Whether an operation gives anything."""
+    op_def = op_def_registry.get(op_type)
+    return op_def is None or len(op_def.output_arg) > 0
+
+
+def use_instead(op: tf.Operation, old: tf.Tensor, new: tf.Tensor) -> None:
+    """Gives an operation a new input in place of an old one."""
+    for index, tensor in enumerate(op.inputs):
+        if (tensor.op.name, tensor.value_index) == (
+            old.op.name,
+            old.value_index,
+        ):
+            op._update_input(index, new)
+
+
+def read_after(op: tf.Operation, call: tf.Operation) -> None:
+    """Lets a read wait for `call`, and for no other user of its variable.
+
+    TensorFlow orders the users of a variable by when they were traced. A read
+    that was copied out of a call was traced last but belongs where the call
+    is: what was written in between may be computed from the copy.
+    """
+    written = any(
+        tensor
+        in auto_control_deps_utils.get_read_write_resource_inputs(user)[1]
+        for tensor in op.inputs
+        if tensor.dtype == tf.resource
+        for user in tensor.consumers()
+    )
+    manager = op.graph.experimental_acd_manager
+    if written and manager is not None:
+        manager.run_independently(op)
+        op._add_control_input(call)
+
+
+def when_traced(graph: tf.Graph, check: Callable[[], None]) -> None:
+    """Calls `check` when tracing of the graph ends; it may raise."""
+    graph._add_scope_exit_callback(check)

@@ -1,0 +1,284 @@
+"""What a traced step may write to variables and tables, and from what.
+
+Writes need no data flow to matter: a later step, or another layer of this
+one, reads what was written. So every write of the graph is listed, those in
+called functions and branches among them, with all that the written value may
+depend on. A function is looked into as far as its arguments: which of them
+hold example data is for the caller to say.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_sparse_dp.gradients import functions, internals
+from tf_sparse_dp.gradients.effects import (
+    BATCHES,
+    CALLS,
+    HARMLESS,
+    PRIVATE_UPDATE,
+    PYTHON,
+    READS,
+)
+from tf_sparse_dp.gradients.functions import Function, Library
+from tf_sparse_dp.gradients.sizes import key
+
+
+@dataclasses.dataclass(frozen=True)
+class Write:
+    """A write that the graph may make.
+
+    Attributes:
+      operation: Name of the operation, that of the call before it if it is in
+        a function.
+      kind: Type of the operation.
+      handles: What may be written to: variables and tables.
+      values: What is written may depend on these tensors; for a handle, on
+        what is stored there.
+      hidden: Whether it may depend on something else too.
+    """
+
+    operation: str
+    kind: str
+    handles: tuple[tf.Tensor, ...]
+    values: tuple[tf.Tensor, ...]
+    hidden: bool = False
+
+
+def writes(graph: tf.Graph) -> list[Write]:
+    """All writes of a graph but the private update."""
+    library = Library(graph)
+    return [
+        write
+        for op in graph.get_operations()
+        if PRIVATE_UPDATE not in op.name
+        for write in _writes_of(op, library)
+    ]
+
+
+def places(handle: tf.Tensor) -> set[tuple[str, int]]:
+    """The resources that a handle may stand for, by where it enters."""
+    found: set[tuple[str, int]] = set()
+    seen: set[str] = set()
+    pending = [handle]
+    while pending:
+        tensor = pending.pop()
+        if tensor.op.name in seen:
+            continue
+        seen.add(tensor.op.name)
+        behind = [x for x in tensor.op.inputs if x.dtype == tf.resource]
+        pending.extend(behind)
+        if not behind:
+            found.add(key(tensor))
+    return found
+
+
+def read_by(operations: Sequence[tf.Operation]) -> set[tuple[str, int]]:
+    """The resources whose content may reach the operations' outputs."""
+    return {
+        place
+        for op in operations
+        if op.type not in BATCHES
+        for tensor in op.inputs
+        if tensor.dtype == tf.resource
+        for place in places(tensor)
+    }
+
+
+def _writes_of(op: tf.Operation, library: Library) -> Iterator[Write]:
+    handles = tuple(x for x in op.inputs if x.dtype == tf.resource)
+    if not handles or op.type in READS | BATCHES:
+        return
+    called = called_by(op.node_def)
+    if op.type in CALLS:
+        function = library.get(called[0])
+        if function is not None:
+            for inner in _Inside(function, library).writes():
+                yield _in_graph(inner, op)
+            return
+    elif called and not any(_may_write(name, library) for name in called):
+        return
+    values = tuple(op.inputs)
+    if not called and len(handles) == 1:
+        values = tuple(x for x in values if x is not handles[0])
+    yield Write(op.name, op.type, handles, values)
+
+
+def _in_graph(inner: _InnerWrite, call: tf.Operation) -> Write:
+    tensors = list(call.inputs)
+    handles = [tensors[i] for i in sorted(inner.handles)]
+    return Write(
+        f"{call.name}/{inner.path}",
+        inner.kind,
+        tuple(x for x in handles if x.dtype == tf.resource),
+        tuple(tensors[i] for i in sorted(inner.values)),
+        inner.hidden,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _InnerWrite:
+    """A write in a function, by positions of the function's arguments."""
+
+    path: str
+    kind: str
+    handles: frozenset[int]
+    values: frozenset[int]
+    hidden: bool
+
+
+class _Inside:
+    """The writes of a function's body.
+
+    Args:
+      function: The function.
+      library: The functions that it may call.
+    """
+
+    def __init__(self, function: Function, library: Library):
+        self._function = function
+        self._library = library
+
+    def writes(self) -> Iterator[_InnerWrite]:
+        for node in self._function.nodes.values():
+            if PRIVATE_UPDATE in node.name or node.op in HARMLESS | BATCHES:
+                continue
+            if not internals.has_state(node.op):
+                continue
+            for write in self._writes_of(node):
+                yield dataclasses.replace(
+                    write, path=f"{self._function.name}/{write.path}"
+                )
+
+    def _writes_of(self, node: Any) -> Iterator[_InnerWrite]:
+        names = functions.inputs(node)
+        called = called_by(node)
+        if node.op in CALLS:
+            function = self._library.get(called[0])
+            if function is not None:
+                for write in _Inside(function, self._library).writes():
+                    values, hidden = self._origins(
+                        [names[i] for i in write.values]
+                    )
+                    yield _InnerWrite(
+                        f"{node.name}/{write.path}",
+                        write.kind,
+                        self._handles([names[i] for i in write.handles]),
+                        values,
+                        hidden or write.hidden,
+                    )
+                return
+        elif called and not any(
+            _may_write(name, self._library) for name in called
+        ):
+            return
+        values, hidden = self._origins(names)
+        yield _InnerWrite(
+            node.name, node.op, self._handles(names), values, hidden
+        )
+
+    def _handles(self, names: Sequence[str]) -> frozenset[int]:
+        """Arguments that are handed on as they are."""
+        found = set()
+        for name in names:
+            node = functions.place(name)[0]
+            while node not in self._function.arguments:
+                definition = self._function.nodes[node]
+                if definition.op != "Identity":
+                    break
+                node = functions.place(definition.input[0])[0]
+            if node in self._function.arguments:
+                found.add(self._function.arguments[node])
+        if found:
+            return frozenset(found)
+        return frozenset(self._function.arguments.values())
+
+    def _origins(self, names: Sequence[str]) -> tuple[frozenset[int], bool]:
+        """Arguments that tensors depend on, and whether there is more."""
+        found: set[int] = set()
+        hidden = False
+        seen: set[str] = set()
+        pending = [functions.place(name)[0] for name in names]
+        while pending:
+            name = pending.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            if name in self._function.arguments:
+                found.add(self._function.arguments[name])
+                continue
+            node = self._function.nodes[name]
+            hidden = hidden or may_hide(node, self._library)
+            pending.extend(
+                functions.place(x)[0] for x in functions.inputs(node)
+            )
+        return frozenset(found), hidden
+
+
+def called_by(node: Any) -> list[str]:
+    """Names of the functions that a node may call."""
+    return [
+        function.name
+        for attribute in node.attr.values()
+        for function in (attribute.func, *attribute.list.func)
+        if function.name
+    ]
+
+
+def _may_write(name: str, library: Library) -> bool:
+    """Whether a function, or one that it calls, may write anything."""
+    nodes = _nodes_below(name, library)
+    return nodes is None or any(
+        node.op not in HARMLESS | BATCHES and internals.has_state(node.op)
+        for node in nodes
+    )
+
+
+def may_hide(node: Any, library: Library) -> bool:
+    """Whether an operation may give what its inputs do not hold."""
+    below = [node]
+    called = called_by(node)
+    if called:
+        below = []
+        for name in called:
+            nodes = _nodes_below(name, library)
+            if nodes is None:
+                return True
+            below.extend(nodes)
+    return any(
+        n.op in PYTHON
+        or (
+            internals.has_state(n.op)
+            and n.op not in HARMLESS
+            and internals.has_outputs(n.op)
+        )
+        for n in below
+    )
+
+
+def _nodes_below(name: str, library: Library) -> list[Any] | None:
+    """Operations of a function and of all that it calls, without the calls.
+
+    None if one of the functions cannot be looked into.
+    """
+    found = []
+    seen: set[str] = set()
+    pending = [name]
+    while pending:
+        name = pending.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        function = library.get(name)
+        if function is None:
+            return None
+        for node in function.nodes.values():
+            called = called_by(node)
+            pending.extend(called)
+            if not called:
+                found.append(node)
+    return found
