@@ -16,7 +16,12 @@ from tf_sparse_dp.gradients.per_example import (
 )
 from tf_sparse_dp.mechanisms import Gaussian
 from tf_sparse_dp.optimizers import DPSparseOptimizer
-from tf_sparse_dp.sampling import EpochSampling, PoissonSampling, RandomAccess
+from tf_sparse_dp.sampling import (
+    EpochSampling,
+    PoissonSampling,
+    RandomAccess,
+    UserSampling,
+)
 from tf_sparse_dp.version import __version__
 
 __all__ = [
@@ -34,6 +39,7 @@ __all__ = [
     "PrivacyStatement",
     "PrivacyWarning",
     "RandomAccess",
+    "UserSampling",
     "__version__",
     "explain",
     "per_example_gradients",
