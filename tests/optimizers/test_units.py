@@ -34,54 +34,43 @@ LOOPED = {
 }
 
 
-def _unit_gradients(
-    case: cases.Case, model: Any, valid: np.ndarray, rows: range
-) -> list[np.ndarray]:
-    """The sum over a unit's valid examples, one at a time."""
-    total = [np.zeros(v.shape) for v in model.trainable_variables]
-    for example in rows:
-        if valid[example]:
-            for t, g in zip(
-                total,
-                cases.example_gradients(case, model, example),
-                strict=True,
-            ):
-                t += g
-    return total
+class UnitLoop(cases.Loop):
+    """Training on batches of two units, one example at a time."""
 
+    def __init__(self, case: cases.Case, model: Any, size: int):
+        super().__init__(case, model)
+        self.size = size
 
-def _loop(
-    case: cases.Case,
-    model: Any,
-    size: int,
-    valid: np.ndarray,
-    clip_norm: float,
-    expected: float,
-) -> list[np.ndarray]:
-    """Weights after all batches, one unit at a time; resets the model."""
-    initial = [v.numpy().copy() for v in model.trainable_variables]
-    batch = 2 * size
-    for start in range(0, cases.EXAMPLES, batch):
-        total = [np.zeros(v.shape) for v in model.trainable_variables]
-        for first in range(start, start + batch, size):
-            rows = range(first, first + size)
-            unit = _unit_gradients(case, model, valid, rows)
-            shrink = min(1.0, clip_norm / max(cases.norm(unit), 1e-30))
-            for t, g in zip(total, unit, strict=True):
-                t += shrink * g
-        extra = [0.0] * len(total)
-        if model.losses:
-            with tf.GradientTape() as tape:
-                regulariser = tf.add_n(model.losses)
-            extra = cases._arrays(tape, regulariser, model)
-        for v, t, e in zip(
-            model.trainable_variables, total, extra, strict=True
-        ):
-            v.assign(v.numpy() - cases.LEARNING_RATE * (t / expected + e))
-    final = [v.numpy().copy() for v in model.trainable_variables]
-    for v, value in zip(model.trainable_variables, initial, strict=True):
-        v.assign(value)
-    return final
+    def unit(self, first: int) -> list[np.ndarray]:
+        """The sum over the valid examples of the unit that starts there."""
+        total = [np.zeros(v.shape) for v in self.model.trainable_variables]
+        for example in range(first, first + self.size):
+            if self.case.sample_weight[example] > 0:
+                for t, g in zip(total, self.gradients(example), strict=True):
+                    t += g
+        return total
+
+    def median_norm(self) -> float:
+        firsts = range(0, cases.EXAMPLES, self.size)
+        return float(np.median([cases.norm(self.unit(i)) for i in firsts]))
+
+    def weights(self, clip_norm: float, expected: float) -> list[np.ndarray]:
+        variables = self.model.trainable_variables
+        initial = [v.numpy().copy() for v in variables]
+        for start in range(0, cases.EXAMPLES, 2 * self.size):
+            total = [np.zeros(v.shape) for v in variables]
+            for first in (start, start + self.size):
+                unit = self.unit(first)
+                shrink = min(1.0, clip_norm / max(cases.norm(unit), 1e-30))
+                for t, g in zip(total, unit, strict=True):
+                    t += shrink * g
+            extra = self._regularisers()
+            for v, t, e in zip(variables, total, extra, strict=True):
+                v.assign(v.numpy() - cases.LEARNING_RATE * (t / expected + e))
+        final = [v.numpy().copy() for v in variables]
+        for v, value in zip(variables, initial, strict=True):
+            v.assign(value)
+        return final
 
 
 @pytest.mark.parametrize("size", [2, 5])
@@ -92,15 +81,11 @@ def test_weights_equal_those_of_a_loop_over_units(name: str, size: int) -> None:
     random = np.random.RandomState(size)
     weights = random.choice([0.0, 0.5, 1.0, 2.0], cases.EXAMPLES)
     case = dataclasses.replace(case, sample_weight=weights.astype("float16"))
-    valid = weights > 0
     model = cases.built(case)
-    norms = [
-        cases.norm(_unit_gradients(case, model, valid, range(i, i + size)))
-        for i in range(0, cases.EXAMPLES, size)
-    ]
-    clip_norm = float(np.median(norms))  # Half of the units clip.
+    loop = UnitLoop(case, model, size)
+    clip_norm = loop.median_norm()  # Half of the units clip.
     initial = [v.numpy().copy() for v in model.trainable_variables]
-    expected = _loop(case, model, size, valid, clip_norm, 4.0)
+    expected = loop.weights(clip_norm, 4.0)
     model.compile(
         optimizer=tsdp.DPSparseOptimizer(
             keras.optimizers.SGD(cases.LEARNING_RATE),
