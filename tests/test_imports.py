@@ -22,8 +22,15 @@ RANKS = (
     ("sampling", "gradients", "accounting", "theory"),
     ("mechanisms",),
     ("optimizers", "layers", "convex"),
-    ("traced_step",),
-    ("distribute", "integrations", "callbacks", "cli", "explanation"),
+    ("traced_step", "numerical"),
+    (
+        "distribute",
+        "integrations",
+        "callbacks",
+        "cli",
+        "explanation",
+        "separability",
+    ),
     ("__init__",),
 )
 RANK = {part: rank for rank, parts in enumerate(RANKS) for part in parts}

@@ -16,12 +16,8 @@ from tf_sparse_dp.gradients.per_example import (
 )
 from tf_sparse_dp.mechanisms import Gaussian
 from tf_sparse_dp.optimizers import DPSparseOptimizer
-from tf_sparse_dp.sampling import (
-    EpochSampling,
-    PoissonSampling,
-    RandomAccess,
-    UserSampling,
-)
+from tf_sparse_dp.sampling import EpochSampling, PoissonSampling, RandomAccess
+from tf_sparse_dp.separability import SeparabilityReport, check_separable
 from tf_sparse_dp.version import __version__
 
 __all__ = [
@@ -39,8 +35,9 @@ __all__ = [
     "PrivacyStatement",
     "PrivacyWarning",
     "RandomAccess",
-    "UserSampling",
+    "SeparabilityReport",
     "__version__",
+    "check_separable",
     "explain",
     "per_example_gradients",
 ]

@@ -20,11 +20,13 @@ class NotSeparableError(ValueError):
       reason: What was found.
       operation: Name of the operation where it was found.
       remedy: What to do about it.
+      report: What `check_separable` found, if that was who raised.
     """
 
     reason: str = ""
     operation: str = ""
     remedy: str = ""
+    report: object = None
 
     __init__ = Exception.__init__
 

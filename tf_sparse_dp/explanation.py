@@ -13,7 +13,7 @@ from tf_sparse_dp.gradients.explain import (
     VariableExplanation,
     explained,
 )
-from tf_sparse_dp.gradients.memory import Memory, weights_of
+from tf_sparse_dp.gradients.memory import ExampleWrite, Memory, weights_of
 from tf_sparse_dp.gradients.paths import Layers, path, stages
 from tf_sparse_dp.gradients.separation import Gradient, Separation
 from tf_sparse_dp.optimizers.wrapper import FLOAT16_REFUSAL, PrivateWrapper
@@ -60,10 +60,22 @@ def explain(model: Any, batch: Any) -> Explanation:
     """
     reader = _Reader(model)
     _, found = trace(model, batch_spec(batch), lambda g, v: (reader(g, v), []))
-    explanation = _joined(found)
+    explanation = _joined([explanation for explanation, _ in found])
+    # What is written after the gradients were read is known only now.
+    writes = example_writes(model, [memory for _, memory in found])
+    remembered = [_whole_step(write.refusal()) for write in writes]
     return dataclasses.replace(
-        explanation, refusals=(*explanation.refusals, *reader.remembered())
+        explanation, refusals=(*explanation.refusals, *remembered)
     )
+
+
+def example_writes(
+    model: Any, memories: Sequence[Memory | None]
+) -> list[ExampleWrite]:
+    """Writes of example data that a traced step must not do, each once."""
+    own = weights_of(model)
+    writes = [w for m in memories if m for w in m.example_writes(own)]
+    return list(dict.fromkeys(writes))
 
 
 class _Reader:
@@ -71,11 +83,10 @@ class _Reader:
 
     def __init__(self, model: Any):
         self._model = model
-        self._memories: list[Memory] = []
 
     def __call__(
         self, gradients: Sequence[Gradient], variables: Sequence[Any]
-    ) -> Explanation:
+    ) -> tuple[Explanation, Memory | None]:
         names = [getattr(v, "path", v.name) for v in variables]
         shapes = [tuple(v.shape) for v in variables]
         optimizer = self._model.optimizer
@@ -88,12 +99,11 @@ class _Reader:
             separation = Separation(gradients, names, shapes, collect=True)
         except NotSeparableError as whole:
             # Nothing can be said of single variables.
-            return Explanation(
-                variables=(),
-                refusals=(*refusals, _whole_step(whole)),
-                **options,
+            refusals.append(_whole_step(whole))
+            return (
+                Explanation(variables=(), refusals=tuple(refusals), **options),
+                None,
             )
-        self._memories.append(Memory(separation.analysis))
         gradients = separation.gradients
         layers = self._layers(separation)
         entries = [
@@ -119,16 +129,12 @@ class _Reader:
             )
         refusals += _grouped(entries)
         refusals += self._refused_step(separation, names)
-        return Explanation(
-            variables=tuple(entries), refusals=tuple(refusals), **options
+        return (
+            Explanation(
+                variables=tuple(entries), refusals=tuple(refusals), **options
+            ),
+            Memory(separation.analysis),
         )
-
-    def remembered(self) -> list[Refusal]:
-        """What the whole step, now traced, writes and must not."""
-        own = weights_of(self._model)
-        writes = [w for m in self._memories for w in m.example_writes(own)]
-        # A step that creates variables is traced twice.
-        return [_whole_step(w.refusal()) for w in dict.fromkeys(writes)]
 
     def _layers(self, separation: Separation) -> Layers:
         graph = separation.analysis.graph

@@ -110,7 +110,7 @@ def batch_spec(batch: Any) -> Any:
     """
     if isinstance(batch, tf.data.Dataset):
         return batch.element_spec
-    return tf.nest.map_structure(_open_spec, as_batch(batch))
+    return tf.nest.map_structure(open_spec, as_batch(batch))
 
 
 def as_batch(batch: Any) -> Any:
@@ -159,7 +159,8 @@ def _as_tensor(part: Any) -> Any:
     return tensor
 
 
-def _open_spec(tensor: Any) -> Any:
+def open_spec(tensor: Any) -> Any:
+    """The specification of a tensor with any number of examples."""
     shape = [None, *tensor.shape[1:]]
     if isinstance(tensor, tf.RaggedTensor):
         return tf.RaggedTensorSpec(

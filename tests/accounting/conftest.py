@@ -14,8 +14,7 @@ import pytest
 class Batches:
     """Only the facts that accounting asks for."""
 
-    num_units: int = 1_000_000
-    examples_per_unit: int = 1
+    num_examples: int = 1_000_000
     sampling_probability: float | None = 0.01
     num_compositions: int = 1000
     composition_unit: str = "step"
