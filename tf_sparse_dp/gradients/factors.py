@@ -470,6 +470,11 @@ def product_slack(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
     return _LEAST_SLACK * _squares(_wide(left)) * _squares(_wide(right))
 
 
+def parts_slack(mass: tf.Tensor) -> tf.Tensor:
+    """The least slack of terms that are sums of parts; `mass` is M²."""
+    return _LEAST_SLACK * mass
+
+
 def _wide(tensor: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
     """At least float32: sums of squares and products lose too much in less."""
     wide = dtype if dtype.size >= 4 else tf.float32

@@ -10,10 +10,15 @@ import tensorflow as tf
 
 from tf_sparse_dp.errors import NotSeparableError
 from tf_sparse_dp.gradients.analysis import Analysis
-from tf_sparse_dp.gradients.factors import DenseFactor, Factor, added
+from tf_sparse_dp.gradients.factors import DenseFactor, Factor
 from tf_sparse_dp.gradients.inlining import inlined
 from tf_sparse_dp.gradients.memory import Memory
-from tf_sparse_dp.gradients.rules.lookups import row_factor
+from tf_sparse_dp.gradients.placed import added, placed
+from tf_sparse_dp.gradients.rules.lookups import (
+    check_shared_rows,
+    paired_rows,
+    row_factor,
+)
 from tf_sparse_dp.gradients.rules.registry import FACTORING, LIFTING
 from tf_sparse_dp.gradients.types import Free, Mixed, Summed
 
@@ -112,34 +117,9 @@ class Separation:
         name: str,
         shape: tuple[int, ...],
     ) -> Separated:
-        for tensor in tensors_of(gradient):
-            kind = self.analysis.type(tensor)
-            if isinstance(kind, Mixed):
-                raise self._refusal(
-                    name, kind.reason, kind.operation, kind.remedy
-                )
         if isinstance(gradient, tf.IndexedSlices):
-            values, ids = gradient.values, gradient.indices
-            operation = values.op
-            if self.analysis.is_input(values):
-                raise self._refusal(
-                    name,
-                    "it was computed outside of the traced step",
-                    operation.name,
-                    "Compute the gradients in the tf.function that applies "
-                    "them.",
-                )
-            if isinstance(self.analysis.type(values), Free):
-                raise self._refusal(
-                    name, "the rows of its gradient see no example", values.name
-                )
-            try:
-                terms = row_factor(self.analysis, values, ids, shape, True)
-            except ValueError as error:
-                raise self._refusal(
-                    name, f"{operation.type} {error}", operation.name
-                ) from error
-            return Separated(_wide(terms), None)
+            return self._separate_rows(gradient, name, shape)
+        self._check_not_mixed(gradient, name)
         kind = self.analysis.type(gradient)
         if isinstance(kind, Free):
             return Separated(None, gradient)
@@ -160,6 +140,74 @@ class Separation:
                 gradient.op.name,
             )
         return Separated(_wide(part.terms), part.free)
+
+    def _check_not_mixed(self, tensor: tf.Tensor, name: str) -> None:
+        kind = self.analysis.type(tensor)
+        if isinstance(kind, Mixed):
+            raise self._refusal(name, kind.reason, kind.operation, kind.remedy)
+
+    def _separate_rows(
+        self, gradient: tf.IndexedSlices, name: str, shape: tuple[int, ...]
+    ) -> Separated:
+        """A gradient that is given as rows and row ids."""
+        terms: list[Factor] = []
+        free: list[tf.Tensor] = []
+        for values, ids in paired_rows(
+            self.analysis, gradient.values, gradient.indices
+        ):
+            part = self._rows(values, ids, name, shape)
+            if part.terms is not None:
+                terms.append(part.terms)
+            if part.free is not None:
+                free.append(part.free)
+        return Separated(
+            _wide(added(terms)) if terms else None,
+            _sum_of(free) if free else None,
+        )
+
+    def _rows(
+        self,
+        values: tf.Tensor,
+        ids: tf.Tensor,
+        name: str,
+        shape: tuple[int, ...],
+    ) -> Separated:
+        self._check_not_mixed(values, name)
+        self._check_not_mixed(ids, name)
+        kinds = (self.analysis.type(values), self.analysis.type(ids))
+        operation = values.op
+        if self.analysis.is_input(values):
+            raise self._refusal(
+                name,
+                "it was computed outside of the traced step",
+                operation.name,
+                "Compute the gradients in the tf.function that applies them.",
+            )
+        try:
+            if isinstance(kinds[0], Summed) and isinstance(kinds[1], Free):
+                check_shared_rows(values, ids, shape)
+                part = self._terms(values, name)
+                terms, free = part.terms, part.free
+                if terms is not None:
+                    terms = placed(terms, ids, shape, sparse=True)
+                if free is not None:
+                    free = tf.convert_to_tensor(
+                        tf.IndexedSlices(free, ids, tf.constant(shape))
+                    )
+                return Separated(terms, free)
+            if isinstance(kinds[0], Free):
+                raise self._refusal(
+                    name, "the rows of its gradient see no example", values.name
+                )
+            return Separated(
+                row_factor(self.analysis, values, ids, shape, True), None
+            )
+        except ValueError as error:
+            if isinstance(error, NotSeparableError):
+                raise
+            raise self._refusal(
+                name, f"{operation.type} {error}", operation.name
+            ) from error
 
     def _terms(self, tensor: tf.Tensor, name: str) -> Separated:
         """Terms of a `Summed` tensor, by structural recursion."""

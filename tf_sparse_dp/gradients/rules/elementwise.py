@@ -40,6 +40,18 @@ _NARY = """
     SigmoidGrad SoftplusGrad SoftsignGrad SqrtGrad SquaredDifference TanhGrad
     TruncateDiv TruncateMod Xdivy Xlog1py Xlogy
 """.split()
+# Derivatives: linear in what comes from above, the input of this number.
+UPSTREAM = {
+    **dict.fromkeys(
+        "EluGrad LeakyReluGrad Relu6Grad ReluGrad SeluGrad SoftplusGrad "
+        "SoftsignGrad".split(),
+        0,
+    ),
+    **dict.fromkeys(
+        "InvGrad ReciprocalGrad RsqrtGrad SigmoidGrad SqrtGrad TanhGrad".split(),
+        1,
+    ),
+}
 _SUMS = "Add AddV2 AddN Sub".split()
 _PRODUCTS = "Mul RealDiv DivNoNan".split()
 
@@ -104,6 +116,9 @@ def _identities(
 @typing(*_NARY)
 def _nary(analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]) -> Type:
     if any(isinstance(kind, Summed) for kind in inputs):
+        upstream = UPSTREAM.get(op.type)
+        if upstream is not None and isinstance(inputs[1 - upstream], Free):
+            return SUMMED
         return _statistic(op, inputs)
     if op.type == "Select":
         ranks = [tensor.shape.rank for tensor in op.inputs]

@@ -151,3 +151,48 @@ def row_factor(
         tuple(table_shape),
         sparse,
     )
+
+
+def paired_rows(
+    analysis: Analysis, values: tf.Tensor, ids: tf.Tensor
+) -> list[tuple[tf.Tensor, tf.Tensor]]:
+    """Rows and row ids of each lookup, where several were joined.
+
+    The tape joins the lookups of one table. Lookups of single examples can
+    stay joined; a lookup that all examples share must be taken out first.
+    """
+    if isinstance(analysis.type(values), Batched):
+        return [(values, ids)]
+    parts = []
+    for tensor in (values, ids):
+        op = tensor.op
+        if op.type != "ConcatV2" or analysis.sizes.scalar(op.inputs[-1]) != 0:
+            return [(values, ids)]
+        parts.append(list(op.inputs[:-1]))
+    if len(parts[0]) != len(parts[1]):
+        return [(values, ids)]
+    for rows, numbers in zip(*parts, strict=True):
+        sizes = [analysis.sizes.dims(tensor) for tensor in (rows, numbers)]
+        if None in sizes or sizes[0][0] != sizes[1][0] or sizes[0][0] is None:  # type: ignore[index]
+            return [(values, ids)]
+    return [
+        pair
+        for rows, numbers in zip(*parts, strict=True)
+        for pair in paired_rows(analysis, rows, numbers)
+    ]
+
+
+def check_shared_rows(
+    values: tf.Tensor, ids: tf.Tensor, table_shape: Sequence[int]
+) -> None:
+    """Whether rows that all examples share have known sizes.
+
+    Raises:
+      ValueError: If they do not.
+    """
+    count = ids.shape[0] if ids.shape.rank == 1 else None
+    if count is None or values.shape.as_list() != [count, *table_shape[1:]]:
+        raise ValueError(
+            f"has rows of shape {values.shape} for row ids of shape "
+            f"{ids.shape}, which is not known well enough while tracing"
+        )
