@@ -1,5 +1,6 @@
 """Private training of recommenders with large embedding tables, in Keras."""
 
+from tf_sparse_dp import integrations
 from tf_sparse_dp.accounting import PrivacyPlan, PrivacyStatement
 from tf_sparse_dp.callbacks import PrivacyBudget
 from tf_sparse_dp.errors import (
@@ -39,5 +40,6 @@ __all__ = [
     "__version__",
     "check_separable",
     "explain",
+    "integrations",
     "per_example_gradients",
 ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -182,7 +182,11 @@ def added(parts: Sequence[Factor]) -> Factor:
     """
     rows = [part for part in parts if isinstance(part, RowFactor)]
     at_places = [part for part in parts if isinstance(part, PlacedFactor)]
-    others = [part for part in parts if part not in [*rows, *at_places]]
+    others = [
+        part
+        for part in parts
+        if not isinstance(part, (RowFactor, PlacedFactor))
+    ]
     shape = parts[0].shape
     if others and (rows or at_places):
         whole = placed(
@@ -197,10 +201,9 @@ def added(parts: Sequence[Factor]) -> Factor:
         rows.append(first.rows)
     if not rows:
         return first
-    own = factors.added(rows)
-    return dataclasses.replace(
-        first, rows=own, sparse=first.sparse and own.sparse
-    )
+    sparse = first.sparse and all(part.sparse for part in rows)
+    own: Any = factors.added(rows)
+    return dataclasses.replace(first, rows=own, sparse=sparse)
 
 
 def _runs(ids: tf.Tensor) -> tf.Tensor:
@@ -248,9 +251,7 @@ def _rows_at(block: Block, places: tf.Tensor) -> tf.Tensor:
     """Rows [B, L, width] of the terms, at places [B, L]."""
     if isinstance(block, DenseFactor):
         return tf.gather(block.values, places, batch_dims=1)
-    left = tf.gather(
-        tf.transpose(block.left, [0, 2, 1]), places, batch_dims=1
-    )
+    left = tf.gather(tf.transpose(block.left, [0, 2, 1]), places, batch_dims=1)
     return tf.matmul(left, block.right)
 
 

@@ -39,7 +39,8 @@ _PRODUCTS = (
 )
 _IN_BATCH = (
     "Every example is scored against every other (in-batch negatives, "
-    "in-batch softmax). Draw negatives from a public catalogue instead."
+    "in-batch softmax). Draw negatives from a public catalogue instead, with "
+    "tf_sparse_dp.integrations.recommenders.Retrieval."
 )
 
 

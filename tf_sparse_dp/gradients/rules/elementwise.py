@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from tf_sparse_dp.gradients.dims import broadcast
-from tf_sparse_dp.gradients.factors import Factor
+from tf_sparse_dp.gradients.factors import DenseFactor, Factor
 from tf_sparse_dp.gradients.rules.registry import lifting, mixed, typing
 from tf_sparse_dp.gradients.sizes import Sizes
 from tf_sparse_dp.gradients.types import (
@@ -48,7 +49,8 @@ UPSTREAM = {
         0,
     ),
     **dict.fromkeys(
-        "InvGrad ReciprocalGrad RsqrtGrad SigmoidGrad SqrtGrad TanhGrad".split(),
+        "InvGrad ReciprocalGrad RsqrtGrad SigmoidGrad SqrtGrad "
+        "TanhGrad".split(),
         1,
     ),
 }
@@ -70,7 +72,8 @@ _POST_PROCESSED = (
 _PAIRED = (
     "Scores between different examples of the batch (in-batch negatives, "
     "in-batch softmax) cannot be private per example. Draw negatives from a "
-    "public catalogue instead."
+    "public catalogue instead, with "
+    "tf_sparse_dp.integrations.recommenders.Retrieval."
 )
 
 
@@ -119,6 +122,9 @@ def _nary(analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]) -> Type:
         upstream = UPSTREAM.get(op.type)
         if upstream is not None and isinstance(inputs[1 - upstream], Free):
             return SUMMED
+        if op.type == "SelectV2" and isinstance(inputs[0], Free):
+            if not any(isinstance(kind, Batched) for kind in inputs):
+                return SUMMED
         return _statistic(op, inputs)
     if op.type == "Select":
         ranks = [tensor.shape.rank for tensor in op.inputs]
@@ -268,6 +274,21 @@ def _lift_product(
         other = tf.math.divide_no_nan(tf.ones_like(other), other)
     if other.shape.rank == 0:
         return factor.scaled(other)
-    if op.inputs[index].shape != op.outputs[0].shape:
-        raise ValueError("spreads a sum over examples over a larger shape")
+    if factor.shape != tuple(op.outputs[0].shape):
+        factor = spread_terms(factor, op.outputs[0].shape)
     return factor.multiplied(other)
+
+
+def spread_terms(factor: Factor, shape: tf.TensorShape) -> Factor:
+    """Every term broadcast to a shape."""
+    if not shape.is_fully_defined():
+        raise ValueError("has a shape that is not known while tracing")
+    lead = [1] * (shape.rank - len(factor.shape))
+    aligned = factor.reshaped([*lead, *factor.shape])
+    terms = aligned.per_example()
+    copies = shape.num_elements() // max(math.prod(factor.shape), 1)
+    slack = factor.squared_slack()
+    return DenseFactor(
+        tf.broadcast_to(terms, [tf.shape(terms)[0], *shape]),
+        None if slack is None else copies * slack,
+    )

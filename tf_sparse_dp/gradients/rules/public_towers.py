@@ -7,8 +7,10 @@ that, so every example's term goes back through the layer by itself.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
+import numpy as np
 import tensorflow as tf
 
 from tf_sparse_dp.gradients.factors import (
@@ -18,7 +20,7 @@ from tf_sparse_dp.gradients.factors import (
     product_slack,
     summed_parts,
 )
-from tf_sparse_dp.gradients.rules.elementwise import UPSTREAM
+from tf_sparse_dp.gradients.rules.elementwise import UPSTREAM, spread_terms
 from tf_sparse_dp.gradients.rules.registry import lifting
 
 if TYPE_CHECKING:
@@ -98,3 +100,61 @@ def _lift_derivative(
     if op.type == "LeakyReluGrad":
         options["alpha"] = op.get_attr("alpha")
     return factor.multiplied(getattr(tf.raw_ops, op.type)(**options))
+
+
+@lifting("SelectV2")
+def _lift_select(
+    analysis: Analysis, op: tf.Operation, factor: Factor, index: int
+) -> Factor:
+    """What a public condition lets through, and zero elsewhere."""
+    condition, other = op.inputs[0], op.inputs[3 - index]
+    if other.op.type != "ZerosLike":
+        value = tf.get_static_value(other)
+        if value is None or np.any(value):
+            raise ValueError("chooses between a sum over examples and others")
+    chosen = tf.cast(condition, op.outputs[0].dtype)
+    if index == 2:
+        chosen = 1 - chosen
+    if factor.shape != tuple(op.outputs[0].shape):
+        factor = spread_terms(factor, op.outputs[0].shape)
+    return factor.multiplied(chosen)
+
+
+@lifting("BroadcastTo")
+def _lift_broadcast(
+    analysis: Analysis, op: tf.Operation, factor: Factor, index: int
+) -> Factor:
+    return spread_terms(factor, op.outputs[0].shape)
+
+
+@lifting("Tile")
+def _lift_tile(
+    analysis: Analysis, op: tf.Operation, factor: Factor, index: int
+) -> Factor:
+    counts = analysis.sizes.ints(op.inputs[1])
+    if counts is None:
+        raise ValueError("has a shape that is not known while tracing")
+    slack = factor.squared_slack()
+    return DenseFactor(
+        tf.tile(factor.per_example(), [1, *counts]),
+        None if slack is None else math.prod(counts) * slack,
+    )
+
+
+@lifting("Slice")
+def _lift_slice(
+    analysis: Analysis, op: tf.Operation, factor: Factor, index: int
+) -> Factor:
+    begin = analysis.sizes.ints(op.inputs[1])
+    size = op.outputs[0].shape
+    if begin is None or not size.is_fully_defined():
+        raise ValueError("has bounds that are not known while tracing")
+    if isinstance(factor, OuterFactor) and not factor.layout:
+        return OuterFactor(
+            tf.slice(factor.left, [0, 0, begin[0]], [-1, -1, size[0]]),
+            tf.slice(factor.right, [0, 0, begin[1]], [-1, -1, size[1]]),
+        )
+    return DenseFactor(
+        tf.slice(factor.per_example(), [0, *begin], [-1, *size]),
+        factor.squared_slack(),
+    )

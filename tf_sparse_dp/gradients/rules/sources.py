@@ -11,6 +11,7 @@ from tf_sparse_dp.gradients.dims import multiply
 from tf_sparse_dp.gradients.rules.registry import mixed, typing
 from tf_sparse_dp.gradients.types import (
     FREE,
+    SUMMED,
     Batched,
     BatchMultiple,
     Block,
@@ -99,6 +100,16 @@ def spread(
     return FREE
 
 
+def _spread_sum(
+    op: tf.Operation, inputs: Sequence[Type], sizes: Sequence[Dim] | None
+) -> Type:
+    """Type of copies of a sum: a sum too, unless they go to the examples."""
+    if isinstance(inputs[0], Summed) and isinstance(inputs[1], Free):
+        if sizes is not None and all(isinstance(n, int) for n in sizes):
+            return SUMMED
+    return mixed(op, "spreads a batch sum over examples")
+
+
 @typing("BroadcastTo")
 @sees_free
 def _broadcast(
@@ -107,7 +118,7 @@ def _broadcast(
     value, shape = inputs
     dims = analysis.sizes.value(op.inputs[1])
     if not isinstance(shape, Free) or isinstance(value, Summed):
-        return mixed(op, "spreads a batch sum over examples")
+        return _spread_sum(op, inputs, dims)
     if dims is None:
         return mixed(op, "has a shape that is not known while tracing")
     if isinstance(value, Free):
@@ -129,7 +140,7 @@ def _tiled(
     value = inputs[0]
     counts = analysis.sizes.value(op.inputs[1])
     if not isinstance(inputs[1], Free) or isinstance(value, Summed):
-        return mixed(op, "spreads a batch sum over examples")
+        return _spread_sum(op, inputs, counts)
     before = analysis.sizes.dims(op.inputs[0])
     if counts is None or before is None:
         return FREE if isinstance(value, Free) else mixed(op, "is dynamic")
