@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from tf_sparse_dp.gradients.factors import Factor, OuterFactor, RowFactor
 from tf_sparse_dp.gradients.paths import Stage
+from tf_sparse_dp.gradients.placed import PlacedFactor
 from tf_sparse_dp.gradients.separation import Gradient, Separated
 
 _FLOAT = 4  # Bytes of what norms are computed in.
@@ -246,7 +247,7 @@ def explained(
     form, positions, rows, sparse = "terms", None, None, False
     if isinstance(terms, OuterFactor):
         form, positions = "outer products", terms.left.shape[1]
-    elif isinstance(terms, RowFactor):
+    elif isinstance(terms, (RowFactor, PlacedFactor)):
         form, rows = "rows", terms.rows_per_example
         sparse = terms.sparse
     return VariableExplanation(
@@ -281,6 +282,15 @@ def _cost(terms: Factor) -> Cost:
             contraction=own,
             norms=pairs * (rows + columns + 1),
             memory=2 * _FLOAT * pairs,
+        )
+    if isinstance(terms, PlacedFactor):
+        shared, lookups = terms.ids.shape[0], terms.rows_per_example
+        inner = _cost(terms.block)
+        # Rows are merged, and those that were looked up are taken out.
+        return Cost(
+            contraction=inner.contraction + lookups - shared,
+            norms=inner.norms + 2 * shared,
+            memory=inner.memory + 3 * _FLOAT * shared,
         )
     if isinstance(terms, RowFactor):
         lookups, width = terms.rows_per_example, terms.values.shape[2]

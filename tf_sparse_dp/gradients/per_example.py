@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import tensorflow as tf
 
 from tf_sparse_dp.gradients.factors import Factor, OuterFactor, RowFactor
+from tf_sparse_dp.gradients.placed import PlacedFactor
 from tf_sparse_dp.gradients.separation import Gradient, Separation
 
 
@@ -116,6 +117,8 @@ def per_example_gradients(
 
 
 def _terms(factor: Factor) -> Terms:
+    if isinstance(factor, PlacedFactor):
+        factor = factor.as_rows()
     if isinstance(factor, RowFactor):
         lookups = factor.rows_per_example
         examples = tf.repeat(tf.range(tf.shape(factor.ids)[0]), lookups)

@@ -50,6 +50,15 @@ class PlacedFactor(Factor):
     def shape(self) -> tuple[int, ...]:
         return self.table_shape
 
+    @property
+    def rows_per_example(self) -> int:
+        own = 0 if self.rows is None else self.rows.rows_per_example
+        return self.ids.shape[0] + own
+
+    @property
+    def norms_by(self) -> str:
+        return f"{self.block.norms_by}, on shared rows"
+
     def squared_norms(self) -> tf.Tensor:
         runs = _runs(self.ids)
         block = _merged(self.block, runs)

@@ -148,11 +148,21 @@ def _squeeze(
     if not isinstance(kind, Batched) or dims is None:
         return mixed(op, "has an input of unknown rank")
     axes = [axis % len(dims) for axis in op.get_attr("squeeze_dims")]
-    if kind.axis in axes or not axes:
-        # Without named axes, an example axis of size 1 would go as well.
+    if not axes and all(isinstance(dim, int) for dim in dims):
+        axes = [axis for axis, dim in enumerate(dims) if dim == 1]
+    elif not axes:
+        # An example axis of size 1 would go as well.
         return mixed(
             op,
             "may remove the example axis",
+            "Name the axis, tf.squeeze(x, axis=-1), or train on batches whose "
+            "size is known while tracing: sampling.dataset(...), or "
+            "batch(n, drop_remainder=True).",
+        )
+    if kind.axis in axes:
+        return mixed(
+            op,
+            "removes the example axis",
             "Name the axis: tf.squeeze(x, axis=-1).",
         )
     analysis.sizes.set_dims(
