@@ -17,7 +17,12 @@ from tf_sparse_dp.gradients.per_example import (
 )
 from tf_sparse_dp.mechanisms import Gaussian
 from tf_sparse_dp.optimizers import DPSparseOptimizer
-from tf_sparse_dp.sampling import EpochSampling, PoissonSampling, RandomAccess
+from tf_sparse_dp.sampling import (
+    EpochSampling,
+    PoissonSampling,
+    RandomAccess,
+    UserSampling,
+)
 from tf_sparse_dp.separability import SeparabilityReport, check_separable
 from tf_sparse_dp.version import __version__
 
@@ -37,6 +42,7 @@ __all__ = [
     "PrivacyWarning",
     "RandomAccess",
     "SeparabilityReport",
+    "UserSampling",
     "__version__",
     "check_separable",
     "explain",

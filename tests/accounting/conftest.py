@@ -14,7 +14,8 @@ import pytest
 class Batches:
     """Only the facts that accounting asks for."""
 
-    num_examples: int = 1_000_000
+    num_units: int = 1_000_000
+    examples_per_unit: int = 1
     sampling_probability: float | None = 0.01
     num_compositions: int = 1000
     composition_unit: str = "step"

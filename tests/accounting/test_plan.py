@@ -96,7 +96,7 @@ def test_agrees_with_tensorflow_privacy(
         noise_multiplier=noise_multiplier,
         delta=1e-6,
         sampling=poisson(
-            num_examples=60_000,
+            num_units=60_000,
             sampling_probability=256 / 60_000,
             num_compositions=math.ceil(epochs * 60_000 / 256),
         ),
@@ -174,7 +174,7 @@ def test_large_delta_warns_where_the_plan_is_made(delta, poisson):
         PrivacyPlan(
             noise_multiplier=1.0,
             delta=delta,
-            sampling=poisson(num_examples=1000),
+            sampling=poisson(num_units=1000),
         )
     assert record[0].filename == __file__
 

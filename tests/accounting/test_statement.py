@@ -112,13 +112,67 @@ def test_without_a_plan(noise_multiplier):
     assert "no end is enforced" in str(statement)
 
 
-def test_units_and_further_assumptions(plan):
-    statement = state(
-        plan, examples_per_unit=8, extra_assumptions=("Rows are public.",)
-    )
-    assert statement.unit == "unit of 8 consecutive examples"
-    assert "any one unit of 8 consecutive" in " ".join(str(statement).split())
+def test_further_assumptions(plan):
+    statement = state(plan, extra_assumptions=("Rows are public.",))
     assert "- Rows are public." in str(statement)
+
+
+@pytest.fixture
+def users_plan(poisson):
+    sampling = poisson(
+        num_units=5000,
+        examples_per_unit=8,
+        unit="user",
+        num_compositions=200,
+        description="Each user joins each batch by a coin of their own.",
+    )
+    return PrivacyPlan(epsilon=3.0, delta=1e-7, sampling=sampling)
+
+
+def test_users(users_plan):
+    statement = state(users_plan, examples_per_unit=8)
+    assert statement.private
+    assert (statement.unit, statement.examples_per_unit) == ("user", 8)
+    text = " ".join(str(statement).split())
+    for words in (
+        "with and without any one user with all examples of that user (add",
+        "contributions of one user, the sum over at most 8 examples in a batch",
+        "Each user joins each batch",
+        "No more than 5000 users are in the data",
+        "Every 8 consecutive rows of a batch",
+        "each user independently",
+    ):
+        assert words in text
+    assert "one example" not in text
+    assert max(len(line) for line in str(statement).splitlines()) <= 78
+
+
+def test_users_with_one_example_each(poisson):
+    sampling = poisson(unit="user", num_compositions=200)
+    plan = PrivacyPlan(epsilon=3.0, delta=1e-7, sampling=sampling)
+    text = " ".join(str(state(plan)).split())
+    assert "any one user with all examples of that user" in text
+    assert "contributions of one user clipped" in text
+    assert "consecutive rows" not in text
+
+
+@pytest.mark.parametrize("size", [1, 5])
+def test_units_that_the_plan_does_not_have(users_plan, size):
+    statement = state(users_plan, examples_per_unit=size)
+    assert not statement.private
+    assert statement.epsilon is None
+    text = " ".join(str(statement).split())
+    assert f"{size} consecutive examples were clipped as one" in text
+    assert "sampling 8 belong to one user" in text
+
+
+def test_units_without_a_plan():
+    assert state(None).unit == "example"
+    statement = state(None, examples_per_unit=3)
+    assert statement.unit == "unit"
+    assert "one unit, the sum over at most 3 examples" in " ".join(
+        str(statement).split()
+    )
 
 
 def test_as_data(plan):

@@ -69,12 +69,44 @@ def test_a_plan_that_is_none(plan: Any) -> None:
     assert "tf_sparse_dp.PrivacyPlan(epsilon=" in str(caught.value)
 
 
-@pytest.mark.parametrize("value", [0, 2, 1.5, "1"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "1"])
 def test_examples_per_unit(value: Any) -> None:
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises((TypeError, ValueError)) as caught:
         made(**NO_PLAN, examples_per_unit=value)
-    assert f"examples_per_unit={value!r} was given" in str(caught.value)
-    assert "Leave it out" in str(caught.value)
+    assert f"examples_per_unit is {value!r}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        SAMPLING,
+        tsdp.EpochSampling(
+            num_examples=90, batch_size=9, epochs=1, examples_per_unit=3
+        ),
+        tsdp.PoissonSampling(num_examples=100, batch_size=10, steps=1),
+        tsdp.UserSampling(
+            num_users=90, users_per_batch=9, examples_per_user=3, steps=1
+        ),
+    ],
+    ids=lambda s: f"{type(s).__name__} {s.examples_per_unit}",
+)
+def test_the_plan_decides_what_a_unit_is(sampling: Any) -> None:
+    plan = tsdp.PrivacyPlan(noise_multiplier=1.0, delta=1e-5, sampling=sampling)
+    size = sampling.examples_per_unit
+    for given in ({}, {"examples_per_unit": size}):
+        assert made(plan=plan, **given).get_config()["examples_per_unit"] == (
+            size
+        )
+    for other in {1, 2, 3} - {size}:
+        with pytest.raises(ValueError) as caught:
+            made(plan=plan, examples_per_unit=other)
+        for words in (
+            f"examples_per_unit={other} was given",
+            f"{type(sampling).__name__} has {size}",
+            "leave it out",
+            "UserSampling",
+        ):
+            assert words in str(caught.value)
 
 
 @pytest.mark.parametrize("value", ["none", "average", None, "MEAN"])

@@ -35,6 +35,46 @@ def test_every_subset_is_equally_likely(draws, size):
     assert not _refuted_as_uniform(drawn, support)
 
 
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 4])
+def test_every_subset_of_each_population_is_equally_likely(draws, size):
+    """False failure: 1e-6 for each population."""
+    populations = np.tile([4, 5, 6], 3000)
+    chosen = draws.subsets(populations, size)
+    assert chosen.shape == (populations.size, size)
+    for population in (4, 5, 6):
+        support = list(itertools.combinations(range(population), size))
+        rows = np.sort(chosen[populations == population], axis=1)
+        drawn = [tuple(row) for row in rows.tolist()]
+        assert not _refuted_as_uniform(drawn, support)
+
+
+def test_subsets_of_rows_are_independent(draws):
+    """Pairs of rows that are drawn together. False failure: 1e-6."""
+    chosen = np.sort(draws.subsets(np.full(6000, 4), 2), axis=1).reshape(-1, 4)
+    pairs = list(itertools.combinations(range(4), 2))
+    support = [(*a, *b) for a in pairs for b in pairs]
+    drawn = [tuple(row) for row in chosen.tolist()]
+    assert not _refuted_as_uniform(drawn, support)
+
+
+def test_integers_below_bounds_of_their_own_are_uniform(draws):
+    """False failure: 1e-6 for each bound."""
+    bounds = np.tile([1, 2, 3, 7], 3000)
+    drawn = draws.below_each(bounds)
+    for bound in (1, 2, 3, 7):
+        some = drawn[bounds == bound].tolist()
+        assert not _refuted_as_uniform(some, list(range(bound)))
+
+
+def test_permutations_of_rows_are_uniform_and_independent(draws):
+    """False failure: 1e-6."""
+    orders = list(itertools.permutations(range(3)))
+    support = [(*a, *b) for a in orders for b in orders]
+    rows = draws.permutations(8000, 3).reshape(-1, 6).tolist()
+    assert not _refuted_as_uniform([tuple(row) for row in rows], support)
+    assert draws.permutations(0, 3).shape == (0, 3)
+
+
 def test_subset_by_cutting_sorted_draws_is_rejected(draws):
     """The tempting shortcut, drawing a surplus and cutting it, is biased."""
     support = list(itertools.combinations(range(6), 2))

@@ -40,6 +40,39 @@ def test_each_example_once_in_a_pass(n, b):
         assert [len(x) for x in batches[:-1]] == [b] * (len(batches) - 1)
 
 
+def test_facts_of_units():
+    sampling = EpochSampling(
+        num_examples=60, batch_size=12, epochs=2, examples_per_unit=3
+    )
+    assert sampling.num_units == 20
+    assert sampling.expected_batch_size == 4.0
+    assert sampling.steps_per_pass == 5
+    assert sampling.unit == "unit"
+    assert "each of 20 units of 3 consecutive examples" in sampling.description
+    assert EpochSampling.from_config(sampling.get_config()) == sampling
+
+
+@pytest.mark.parametrize(("n", "b", "m"), [(12, 6, 3), (10, 4, 2), (6, 6, 6)])
+def test_units_stay_together(n, b, m):
+    sampling = EpochSampling(
+        num_examples=n, batch_size=b, epochs=1, examples_per_unit=m
+    )
+    batches = [x for (x,) in sampling.dataset((np.arange(n),))]
+    assert [len(x) for x in batches[:-1]] == [b] * (len(batches) - 1)
+    rows = np.concatenate(batches).reshape(-1, m)
+    np.testing.assert_array_equal(rows - rows[:, :1], [range(m)] * (n // m))
+    assert sorted(rows[:, 0]) == list(range(0, n, m))
+
+
+def test_units_are_shuffled():
+    """In order by chance: less than 1e-100."""
+    sampling = EpochSampling(
+        num_examples=400, batch_size=200, epochs=1, examples_per_unit=2
+    )
+    first, _ = (x for (x,) in sampling.dataset((np.arange(400),)))
+    assert set(first.numpy()) != set(range(200))
+
+
 def test_shape_is_static_where_batches_are_even():
     even = EpochSampling(num_examples=10, batch_size=5, epochs=1)
     uneven = EpochSampling(num_examples=10, batch_size=4, epochs=1)
@@ -83,6 +116,10 @@ def test_config_round_trip():
         ({"epochs": 1.5}, "epochs is 1.5, expected an integer"),
         ({"epochs": 0}, "epochs is 0"),
         ({"epochs": None}, "epochs is None"),
+        ({"examples_per_unit": 0}, "examples_per_unit is 0"),
+        ({"examples_per_unit": 1.0}, "examples_per_unit is 1.0"),
+        ({"examples_per_unit": 3}, "num_examples is 10, expected a multiple"),
+        ({"examples_per_unit": 2}, "batch_size is 5, expected a multiple of"),
     ],
 )
 def test_bad_arguments(change, message):

@@ -37,7 +37,7 @@ def overflow_charge(
     **Guarantee**: let M compose k exact Poisson-sampled steps and let M' cut
     batches that are too large. Run both on the same randomness: they agree
     unless one of k draws overflows, so on *any* data set with at most
-    `num_examples` units their outputs differ by at most kp in total variation.
+    `num_units` units their outputs differ by at most kp in total variation.
     If M is (ε, δ₀)-DP then for neighbours D, D' and any event S
 
         P(M'(D) ∈ S) ≤ P(M(D) ∈ S) + kp
@@ -68,7 +68,8 @@ def overflow_error(sampling: Sampling, delta: float) -> ValueError:
         f"{sampling.overflow_probability:.3g} in each of "
         f"{sampling.num_compositions} steps. Each is charged to delta 1 + "
         f"e^epsilon times, which at this epsilon uses up all of "
-        f"delta={delta:g}. Raise max_batch_size of the sampling, so that "
+        f"delta={delta:g}. Raise max_batch_size of the sampling "
+        "(max_users_per_batch of users), so that "
         "draws are cut more rarely, or lower epsilon."
     )
 

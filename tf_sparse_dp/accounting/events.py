@@ -16,12 +16,15 @@ _RELATIONS = {
 class Sampling(Protocol):
     """The public facts about batches that an account needs.
 
-    `PoissonSampling` and `EpochSampling` have them; so may a class of your
-    own, as long as what it says is true of the batches that are trained on.
+    `PoissonSampling`, `UserSampling` and `EpochSampling` have them; so may a
+    class of your own, as long as what it says is true of the batches that are
+    trained on.
 
     Attributes:
-      num_examples: Privacy units in the data. Public; of two neighbours that
-        differ in size it is the size of the larger.
+      num_units: Privacy units in the data: examples, or users with all of
+        theirs. Public; of two neighbours that differ in size it is the size of
+        the larger, or an upper bound.
+      examples_per_unit: How many consecutive rows of a batch are one unit's.
       sampling_probability: Probability with which each unit is in a batch,
         independently of all others; None claims no amplification.
       num_compositions: How often the mechanism is applied to a unit: steps, or
@@ -35,7 +38,9 @@ class Sampling(Protocol):
     """
 
     @property
-    def num_examples(self) -> int: ...
+    def num_units(self) -> int: ...
+    @property
+    def examples_per_unit(self) -> int: ...
     @property
     def sampling_probability(self) -> float | None: ...
     @property
@@ -62,8 +67,9 @@ def check_sampling(sampling: object) -> None:
     """
     if not isinstance(sampling, Sampling):
         raise TypeError(
-            f"sampling is {sampling!r}, expected a PoissonSampling or an "
-            "EpochSampling. Construct one and pass the object itself."
+            f"sampling is {sampling!r}, expected a PoissonSampling, a "
+            "UserSampling or an EpochSampling. Construct one and pass the "
+            "object itself."
         )
     if sampling.composition_unit not in ("step", "pass"):
         raise ValueError(

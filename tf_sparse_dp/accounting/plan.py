@@ -43,8 +43,9 @@ class PrivacyPlan:
     for ε; after construction both are set.
 
     **Guarantee**: D and D' differ by the presence of one unit
-    (`PoissonSampling`; the larger has `num_examples`), or by one unit's
-    contribution being zeroed (`EpochSampling`); see `neighbouring_relation`.
+    (`PoissonSampling`: an example; `UserSampling`: a user with all of theirs),
+    or by one unit's contribution being zeroed (`EpochSampling`); see
+    `neighbouring_relation`. The larger has `num_units` of the sampling.
     Privacy is amplified by sampling only if the sampling draws every unit
     independently. Batches that overflow are charged to δ. Every numerical
     approximation errs upwards in ε, including the rounding of floats, and a
@@ -52,8 +53,8 @@ class PrivacyPlan:
 
     Args:
       epsilon: The budget; above 0 and below 500. Kept as given if given.
-      delta: In (0, 1), and well below 1/num_examples: a mechanism that
-        publishes a random example satisfies delta = 1/num_examples.
+      delta: In (0, 1), and well below 1/num_units: a mechanism that
+        publishes a random unit's data satisfies delta = 1/num_units.
       sampling: How batches are drawn, and how many.
       noise_multiplier: Ratio of the noise to the clip norm; at least 0.001.
 
@@ -63,7 +64,7 @@ class PrivacyPlan:
         `noise_multiplier` is given, or batches overflow too often for delta.
 
     Warns:
-      PrivacyWarning: delta is at least 1/num_examples.
+      PrivacyWarning: delta is at least 1/num_units.
 
     Example:
       >>> from tf_sparse_dp.sampling import PoissonSampling
@@ -95,11 +96,12 @@ class PrivacyPlan:
                 f"{self.noise_multiplier}, expected exactly one of them. Give "
                 "the one you want to fix; the plan solves for the other."
             )
-        if self.delta * self.sampling.num_examples >= 1:
+        if self.delta * self.sampling.num_units >= 1:
             warnings.warn(
                 f"delta is {self.delta:g}, expected well below "
-                f"1/num_examples = {1 / self.sampling.num_examples:.3g}: with "
-                "this delta, publishing one random "
+                f"1/{self.sampling.num_units} = "
+                f"{1 / self.sampling.num_units:.3g}, one over the number of "
+                "protected units: with this delta, publishing one random "
                 f"{self.sampling.unit} in the clear would count as private. "
                 "Lower delta.",
                 PrivacyWarning,
@@ -265,7 +267,8 @@ def _number(
         bounds += f" and below {below:g}"
     remedy = {
         "epsilon": "Typical budgets lie between 0.1 and 10.",
-        "delta": "A common choice is a tenth of 1/num_examples, or less.",
+        "delta": "A common choice is a tenth of one over the number of "
+        "examples, or of users where those are protected, or less.",
         "noise_multiplier": "For training without noise, leave out the plan.",
     }[name]
     message = (

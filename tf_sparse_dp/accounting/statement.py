@@ -52,7 +52,9 @@ class PrivacyStatement:
       delta: Of both epsilons.
       epsilon_spent: Up to now; None where nothing can be claimed.
       neighbouring_relation: "add_or_remove_one" or "zero_out".
-      unit: What one unit is.
+      unit: What one unit is: "example", "user", or "unit" for a group of
+        examples that the user has put together.
+      examples_per_unit: How many examples a unit has in a batch at most.
       sampling: How batches are drawn.
       composition_unit: "step" or "pass".
       compositions: Steps taken, or passes started.
@@ -73,6 +75,7 @@ class PrivacyStatement:
     epsilon_spent: float | None
     neighbouring_relation: str | None
     unit: str
+    examples_per_unit: int
     sampling: str | None
     composition_unit: str
     compositions: int
@@ -102,12 +105,12 @@ class PrivacyStatement:
             neighbours = _NEIGHBOURS[self.neighbouring_relation]
             lines.append(
                 "It compares, and makes hard to tell apart, "
-                f"{neighbours.format(unit=self.unit)}."
+                f"{neighbours.format(unit=self._whole_unit())}."
             )
         lines += [
             "",
-            f"Mechanism: {self.mechanism}; contributions of one {self.unit} "
-            f"clipped to an L2 norm of {self.clip_norm:g}, noise multiplier "
+            f"Mechanism: {self.mechanism}; {self._contribution()} clipped to "
+            f"an L2 norm of {self.clip_norm:g}, noise multiplier "
             f"{self.noise_multiplier:g}.",
         ]
         if self.sampling is not None:
@@ -129,6 +132,19 @@ class PrivacyStatement:
                 subsequent_indent="  " if line.startswith("- ") else "",
             )
             for line in lines
+        )
+
+    def _whole_unit(self) -> str:
+        if self.unit == "example":
+            return self.unit
+        return f"{self.unit} with all examples of that {self.unit}"
+
+    def _contribution(self) -> str:
+        if self.examples_per_unit == 1:
+            return f"contributions of one {self.unit}"
+        return (
+            f"contributions of one {self.unit}, the sum over at most "
+            f"{self.examples_per_unit} examples in a batch,"
         )
 
     def _guarantee(self) -> str:
@@ -173,7 +189,8 @@ def privacy_statement(
       clip_norm: Bound on the L2 norm of one unit's contribution.
       noise_multiplier: The one that was used.
       compositions: Steps taken, or passes started.
-      examples_per_unit: How many consecutive examples were clipped as one.
+      examples_per_unit: How many consecutive examples were clipped as one. A
+        guarantee is claimed only if that is what the plan's sampling gives.
       seeded: Whether the noise or the batches came from a fixed seed.
       extra_assumptions: What else the mechanism relies on.
 
@@ -201,15 +218,24 @@ def privacy_statement(
             f"The noise multiplier used, {noise_multiplier:g}, is below the "
             f"plan's, {plan.noise_multiplier:g}."
         )
+    if plan is not None and (
+        examples_per_unit != plan.sampling.examples_per_unit
+    ):
+        reasons.append(
+            f"{examples_per_unit} consecutive examples were clipped as one, "
+            f"but in the plan's sampling {plan.sampling.examples_per_unit} "
+            f"belong to one {plan.sampling.unit}."
+        )
     accounted = plan is not None and not reasons
     if seeded:
         reasons.append(
             "The seed is fixed: whoever knows or guesses it can take the noise "
             "off again. Seeds are for tests; leave out seed."
         )
-    unit = "example" if plan is None else plan.sampling.unit
-    if examples_per_unit > 1:
-        unit = f"unit of {examples_per_unit} consecutive examples"
+    if plan is not None:
+        unit = plan.sampling.unit
+    else:
+        unit = "example" if examples_per_unit == 1 else "unit"
     if plan is None or not accounted:
         epsilon = epsilon_spent = None
     else:
@@ -234,6 +260,7 @@ def privacy_statement(
         epsilon_spent=epsilon_spent,
         neighbouring_relation=plan.neighbouring_relation if plan else None,
         unit=unit,
+        examples_per_unit=examples_per_unit,
         sampling=plan.sampling.description if plan else None,
         composition_unit=plan.sampling.composition_unit if plan else "step",
         compositions=compositions,
@@ -261,11 +288,28 @@ def _assumptions(plan: PrivacyPlan, unit: str) -> tuple[str, ...]:
             "independently, with the same probability, every time. Shuffled "
             "batches do not qualify."
         )
+    units, size = plan.sampling.num_units, plan.sampling.examples_per_unit
+    if unit == "example":
+        counted = (
+            f"num_examples = {units} counts every example in the data, and is "
+            "public. Who should be protected as a person has no more than one "
+            "example in the data."
+        )
+    else:
+        counted = (
+            f"No more than {units} {unit}s are in the data, and that number is "
+            "public. Who should be protected as a person is one "
+            f"{unit}, to which all of their examples belong."
+        )
+    if size > 1:
+        counted += (
+            f" Every {size} consecutive rows of a batch, from the first on, "
+            f"are of one {unit} or padding, and that {unit} has no other rows "
+            "in the batch."
+        )
     return (
         batches,
-        f"num_examples = {plan.sampling.num_examples} counts every {unit} in "
-        "the data, and is public. Who should be protected as a person has no "
-        f"more than one {unit} in the data.",
+        counted,
         "The random numbers that drew the batches and the noise are secret, "
         "and were used once.",
         "The whole training is this one: other models trained on the same data "

@@ -18,6 +18,7 @@ from tf_sparse_dp.gradients.separation import Gradient, Separation
 from tf_sparse_dp.mechanisms.gaussian import Gaussian
 from tf_sparse_dp.mechanisms.interface import Mechanism, Sum
 from tf_sparse_dp.random_keys import KeyStream
+from tf_sparse_dp.sampling.counts import whole_number
 from tf_sparse_dp.sampling.padding import is_validity_column
 
 REDUCTIONS = ("mean", "sum")
@@ -53,7 +54,7 @@ class PrivateStep:
         mechanism: Mechanism | str,
         noise_multiplier: float | None,
         expected_batch_size: float | None,
-        examples_per_unit: int,
+        examples_per_unit: int | None,
         loss_reduction: str,
         seed: int | None,
     ):
@@ -64,12 +65,6 @@ class PrivateStep:
                 f"clip_norm={clip_norm!r} was given; expected at least "
                 f"{_SMALLEST_CLIP_NORM}, below which float32 loses norms. "
                 "Scale the loss up."
-            )
-        if examples_per_unit != 1:
-            raise ValueError(
-                f"examples_per_unit={examples_per_unit!r} was given, but only "
-                "1 is supported: every example is a privacy unit of its own. "
-                "Leave it out."
             )
         if loss_reduction not in REDUCTIONS:
             raise ValueError(
@@ -86,7 +81,7 @@ class PrivateStep:
         self.plan = plan
         self.clip_norm = float(clip_norm)
         self.mechanism = _mechanism(mechanism)
-        self.examples_per_unit = examples_per_unit
+        self.examples_per_unit = _unit_size(examples_per_unit, plan)
         self.loss_reduction = loss_reduction
         self.keys = KeyStream(seed)
         self._traced: weakref.WeakSet[tf.Graph] = weakref.WeakSet()
@@ -123,6 +118,7 @@ class PrivateStep:
             if self.loss_reduction == "mean"
             else 1.0,
             valid=valid,
+            examples_per_unit=self.examples_per_unit,
         )
         private = self.mechanism.release(
             clipped.sums,
@@ -200,21 +196,53 @@ class PrivateStep:
                 "pass its whole elements to the training step; for batches of "
                 "your own use EpochSampling."
             )
+        consistent = separation.consistent
+        if self.examples_per_unit > 1 and not required:
+            consistent &= self._whole_units(separation)
         if len(columns) != 1:
-            return None, separation.consistent
+            return None, consistent
         (column,) = columns
         rows = tf.shape(column)[0]
-        consistent = separation.consistent & (rows == separation.batch_size)
+        consistent &= rows == separation.batch_size
         if required:
-            if column.shape[0] not in (None, sampling.max_batch_size):
+            if column.shape[0] not in (None, sampling.batch_rows):
                 raise NotSeparableError(
                     f"The batch has {column.shape[0]} rows, but the plan's "
-                    f"sampling gives {sampling.max_batch_size}. Train on the "
+                    f"sampling gives {sampling.batch_rows}. Train on the "
                     "dataset(...) of the very sampling that the plan was made "
                     "with, without batching it again."
                 )
-            consistent &= rows == sampling.max_batch_size
+            consistent &= rows == sampling.batch_rows
         return column > 0, consistent
+
+    def _whole_units(self, separation: Separation) -> tf.Tensor:
+        """Whether the batch consists of whole units."""
+        rows = separation.analysis.sizes.batch_size
+        if rows is not None and rows % self.examples_per_unit:
+            raise NotSeparableError(
+                f"The batch has {rows} rows, which is not a multiple of "
+                f"examples_per_unit={self.examples_per_unit}. Fill the rows "
+                "of each unit up to that number, with a float16 column that "
+                "is 0 for the rows that only fill up."
+            )
+        return separation.batch_size % self.examples_per_unit == 0
+
+
+def _unit_size(given: Any, plan: PrivacyPlan | None) -> int:
+    """How many consecutive examples are one unit."""
+    planned = 1 if plan is None else plan.sampling.examples_per_unit
+    if given is None:
+        return planned
+    given = whole_number("examples_per_unit", given)
+    if plan is not None and given != planned:
+        raise ValueError(
+            f"examples_per_unit={given} was given, but the plan's "
+            f"{type(plan.sampling).__name__} has {planned}. The plan decides "
+            "what one unit is: leave it out, and for users with several "
+            "examples make the plan with UserSampling, or with "
+            "EpochSampling(examples_per_unit=...)."
+        )
+    return given
 
 
 def _divided(total: Sum, by: float) -> Sum:

@@ -34,7 +34,10 @@ class Spending:
         self.counts_passes = (
             plan is not None and plan.sampling.composition_unit == "pass"
         )
-        self._num_examples = 0 if plan is None else plan.sampling.num_examples
+        self._num_examples = 0
+        if plan is not None:
+            sampling = plan.sampling
+            self._num_examples = sampling.num_units * sampling.examples_per_unit
         self._saved = saved
         self._seen = _counter("compositions_seen")
         self._rows = _counter("rows_in_pass", _NO_PASS)
@@ -155,15 +158,15 @@ class Spending:
                 f"{steps} steps were refused because they were outside a pass "
                 "over the data, or the pass gave more than the "
                 f"{self._num_examples} examples that EpochSampling was told "
-                "of. Add the PrivacyBudget callback, or call "
-                "optimizer.start_pass() before every pass in a loop of your "
-                "own, and check num_examples."
+                "of, or a batch did not consist of whole units. Add the "
+                "PrivacyBudget callback, or call optimizer.start_pass() before "
+                "every pass in a loop of your own, and check num_examples."
             )
         return (
             f"{steps} steps were refused because the inputs of a batch did not "
             "have the same number of rows, or not the number that the "
-            "sampling gives. Train on sampling.dataset(...) as it is, without "
-            "batching it again."
+            "sampling gives, or no multiple of examples_per_unit. Train on "
+            "sampling.dataset(...) as it is, without batching it again."
         )
 
 

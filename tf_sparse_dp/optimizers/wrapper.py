@@ -42,14 +42,17 @@ class PrivateWrapper:
     r"""Trains any Keras model privately, with any Keras optimizer inside.
 
     Takes the model's gradients apart into one term per example, by a proof on
-    the traced step that examples do not mix; clips every term, adds noise, and
-    hands the private mean to the inner optimizer:
+    the traced step that examples do not mix; adds up those of one privacy unit
+    (an example, or a user with several), clips every unit's sum, adds noise,
+    and hands the private mean to the inner optimizer:
 
-    $\tilde g = \frac{1}{\bar n} ( \sum_i \min(1, C/|g_i|) g_i + \sigma C \xi )$
+    $\tilde g = \frac{1}{\bar n} ( \sum_u \min(1, C/|g_u|) g_u + \sigma C \xi ),
+    \quad g_u = \sum_{i \in u} g_i$
 
     with $C$ = `clip_norm`, $\sigma$ = the plan's noise multiplier, $\bar n$ =
-    the expected batch size, $\xi$ standard normal (for `Gaussian`). What no
-    example influences, such as a regulariser's gradient, is added as it is.
+    the expected number of units in a batch, $\xi$ standard normal (for
+    `Gaussian`). What no example influences, such as a regulariser's gradient,
+    is added as it is.
 
     **Guarantee.** With a plan, the trainable weights are (epsilon, delta)-
     differentially private at all times, for the plan's neighbouring relation
@@ -61,12 +64,18 @@ class PrivateWrapper:
       inner_optimizer: An optimizer of the running `tf.keras`.
       plan: The budget that is kept. None needs `noise_multiplier` and
         `expected_batch_size`, and enforces nothing.
-      clip_norm: Largest L2 norm of one example's gradient, over all variables.
+      clip_norm: Largest L2 norm of one unit's gradient, over all variables:
+        of the sum over up to `examples_per_unit` examples, so that a norm
+        which suits single examples is small for units of many.
       mechanism: How sums are released; "auto" is `Gaussian()`.
       noise_multiplier: Standard deviation of the noise over `clip_norm`, in
         place of a plan. 0.0 is not private.
-      expected_batch_size: What noisy sums are divided by, in place of a plan.
-      examples_per_unit: 1: every example is a privacy unit of its own.
+      expected_batch_size: What noisy sums are divided by, in place of a plan:
+        the number of units in a batch, not of examples.
+      examples_per_unit: How many consecutive examples of a batch are one
+        privacy unit; 1 makes every example a unit. By default what the plan's
+        sampling has, which it has to agree with. Batches consist of whole
+        units. If one example's gradient is not finite, its unit is left out.
       loss_reduction: "mean" or "sum": how the loss combines examples. Checked
         against the graph where it can be seen there.
       seed: For tests only. A fixed seed makes the noise predictable, and the
@@ -112,7 +121,7 @@ class PrivateWrapper:
         mechanism: Mechanism | str = "auto",
         noise_multiplier: float | None = None,
         expected_batch_size: float | None = None,
-        examples_per_unit: int = 1,
+        examples_per_unit: int | None = None,
         loss_reduction: str = "mean",
         seed: int | None = None,
         name: str = "dp_sparse_optimizer",
@@ -168,7 +177,7 @@ class PrivateWrapper:
 
     @property
     def clip_norm(self) -> float:
-        """Largest norm of one example's gradient, over all variables."""
+        """Largest norm of one unit's gradient, over all variables."""
         return self._private.clip_norm
 
     @property

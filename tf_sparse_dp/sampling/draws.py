@@ -17,7 +17,7 @@ import numpy as np
 
 from tf_sparse_dp.sampling.counts import whole_number
 
-_WORDS = 2**64
+_LARGEST_WORD = np.uint64(2**64 - 1)
 
 
 class Draws:
@@ -47,13 +47,19 @@ class Draws:
 
     def indices(self, bound: int, count: int) -> np.ndarray:
         """`count` independent uniform integers in [0, bound)."""
-        # Words at or above the last multiple of `bound` would favour small
-        # remainders.
-        fair = np.uint64(_WORDS - _WORDS % bound - 1)
-        words = self._words(count)
+        return self.below_each(np.full(count, bound))
+
+    def below_each(self, bounds: np.ndarray) -> np.ndarray:
+        """Independent uniform integers, the j-th in [0, bounds[j])."""
+        bounds = bounds.astype(np.uint64)
+        # Words at or above the last multiple of the bound would favour small
+        # remainders; there are 2^64 mod bound of them.
+        one = np.uint64(1)
+        fair = _LARGEST_WORD - (_LARGEST_WORD % bounds + one) % bounds
+        words = self._words(bounds.size)
         while (unfair := np.flatnonzero(words > fair)).size:
             words[unfair] = self._words(unfair.size)
-        return (words % np.uint64(bound)).astype(np.int64)
+        return (words % bounds).astype(np.int64)
 
     def subset(self, population: int, size: int) -> np.ndarray:
         """A uniform subset of range(population), sorted, in O(size).
@@ -73,13 +79,41 @@ class Draws:
             chosen = np.union1d(chosen, more)
         return chosen
 
+    def subsets(self, populations: np.ndarray, size: int) -> np.ndarray:
+        """One uniform subset of `size` numbers below each population.
+
+        Floyd's algorithm: after round i, what was chosen is a uniform subset of
+        i + 1 numbers up to `last`, which takes part only from then on.
+
+        Args:
+          populations: Vector of integers, each at least `size`.
+          size: How many to choose, without replacement.
+
+        Returns:
+          [populations, size]; the order within a row is not uniform.
+
+        Reference: Bentley and Floyd, "A Sample of Brilliance" (1987).
+        """
+        chosen = np.zeros((populations.size, size), np.int64)
+        for i in range(size):
+            last = populations - size + i
+            drawn = self.below_each(last + 1)
+            again = (chosen[:, :i] == drawn[:, None]).any(1)
+            chosen[:, i] = np.where(again, last, drawn)
+        return chosen
+
     def permutation(self, size: int) -> np.ndarray:
-        """A uniform permutation of range(size): the ranks of random words."""
+        """A uniform permutation of range(size)."""
+        return self.permutations(1, size)[0]
+
+    def permutations(self, count: int, size: int) -> np.ndarray:
+        """Independent uniform permutations: the ranks of random words."""
         while True:
-            words = self._words(size)
-            order = np.argsort(words)
+            words = self._words(count * size).reshape(count, size)
+            order = np.argsort(words, axis=1)
             # Given that all words differ, every order is equally likely.
-            if (np.diff(words[order]) > 0).all():
+            ranked = np.take_along_axis(words, order, axis=1)
+            if (np.diff(ranked, axis=1) > 0).all():
                 return order
 
     def _words(self, count: int) -> np.ndarray:

@@ -33,10 +33,16 @@ class EpochSampling:
     no oversampling, no overlapping windows. That cannot be seen from inside a
     training step. A pass that is started is charged, also if interrupted.
 
+    With `examples_per_unit` above 1 the same holds of units: rows jm to
+    jm + m - 1 of a batch are all that one unit, such as a user, has in that
+    pass, and neighbours differ by all of a unit's rows being zeroed out.
+
     Args:
-      num_examples: n.
-      batch_size: b, the size of all batches but perhaps the last.
+      num_examples: n, the number of rows.
+      batch_size: b, the number of rows of all batches but perhaps the last.
       epochs: E, the number of passes.
+      examples_per_unit: m, which divides n and b. Units with fewer examples
+        are filled up with rows of weight zero.
 
     Raises:
       TypeError: A count is not an integer.
@@ -56,6 +62,7 @@ class EpochSampling:
     num_examples: int
     batch_size: int
     epochs: int
+    examples_per_unit: int = 1
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -66,6 +73,18 @@ class EpochSampling:
                 f"batch_size is {self.batch_size}, expected at most "
                 f"num_examples={self.num_examples}. Lower the batch size."
             )
+        for name in ("num_examples", "batch_size"):
+            if getattr(self, name) % self.examples_per_unit:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)}, expected a multiple of "
+                    f"examples_per_unit={self.examples_per_unit}. Count rows, "
+                    "and fill units up with rows of weight zero."
+                )
+
+    @property
+    def num_units(self) -> int:
+        """How many are protected: examples, or groups of them."""
+        return self.num_examples // self.examples_per_unit
 
     @property
     def steps_per_pass(self) -> int:
@@ -89,8 +108,8 @@ class EpochSampling:
 
     @property
     def expected_batch_size(self) -> float:
-        """The number of examples in a full batch."""
-        return float(self.batch_size)
+        """The number of units in a full batch."""
+        return float(self.batch_size // self.examples_per_unit)
 
     @property
     def overflow_probability(self) -> float:
@@ -120,22 +139,27 @@ class EpochSampling:
     @property
     def unit(self) -> str:
         """Whose contribution is protected."""
-        return "example"
+        return "example" if self.examples_per_unit == 1 else "unit"
 
     @property
     def description(self) -> str:
         """One sentence for the privacy statement."""
+        units = "examples"
+        if self.examples_per_unit > 1:
+            units = f"units of {self.examples_per_unit:,} consecutive examples"
         return (
             f"The user's own batches of {self.batch_size:,}: in each of "
-            f"{self.epochs:,} passes, each of {self.num_examples:,} examples "
+            f"{self.epochs:,} passes, each of {self.num_units:,} {units} "
             "is in at most one batch; no amplification by sampling is claimed."
         )
 
     def dataset(self, data: Any, *, seed: int | None = None) -> tf.data.Dataset:
         """Shuffled batches in which each example occurs exactly once.
 
-        A convenience; any other batches that keep the assumption will do. One
-        iteration is one pass, so use `fit(..., epochs=sampling.epochs)`.
+        Units stay together: consecutive rows of the data are consecutive rows
+        of a batch. A convenience; any other batches that keep the assumption
+        will do. One iteration is one pass, so use
+        `fit(..., epochs=sampling.epochs)`.
 
         Args:
           data: As for `PoissonSampling.dataset`. Batches have the form of the
@@ -153,10 +177,13 @@ class EpochSampling:
         iterations = fresh_draws(checked_seed(seed))
 
         def batches() -> Iterator[tuple[np.ndarray, ...]]:
-            order = next(iterations).permutation(self.num_examples)
-            for start in range(0, self.num_examples, self.batch_size):
-                batch = order[start : start + self.batch_size]
-                yield tuple(examples.rows(np.sort(batch)))
+            order = next(iterations).permutation(self.num_units)
+            places = np.arange(self.examples_per_unit)
+            size = self.batch_size // self.examples_per_unit
+            for start in range(0, self.num_units, size):
+                units = np.sort(order[start : start + size])
+                rows = units[:, None] * self.examples_per_unit + places
+                yield tuple(examples.rows(rows.ravel()))
 
         even = self.num_examples % self.batch_size == 0
         return examples.dataset(

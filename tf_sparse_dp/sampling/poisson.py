@@ -55,7 +55,8 @@ class PoissonSampling:
     each iteration. `num_examples` is public.
 
     Args:
-      num_examples: n. For sampling of users, the number of users.
+      num_examples: n. To sample users with all of their examples, take
+        `UserSampling`.
       batch_size: b, the expected number of examples in a batch.
       epochs: Length of the run in expected passes over the data, so that
         T = round(epochs·n/b); need not be whole.
@@ -136,6 +137,21 @@ class PoissonSampling:
         return BatchSizes(
             num_examples=self.num_examples, batch_size=self.batch_size
         )
+
+    @property
+    def num_units(self) -> int:
+        """How many are protected: the number of examples."""
+        return self.num_examples
+
+    @property
+    def examples_per_unit(self) -> int:
+        """Every example is a unit of its own."""
+        return 1
+
+    @property
+    def batch_rows(self) -> int:
+        """The number of rows of every batch, padding included."""
+        return self.max_batch_size
 
     @property
     def sampling_probability(self) -> float:
@@ -225,19 +241,12 @@ class PoissonSampling:
         """
         examples = open_examples(data, self.num_examples)
         iterations = fresh_draws(checked_seed(seed))
-        if seed is not None:
-            warnings.warn(
-                f"seed={seed} makes the batches repeatable: whoever knows it "
-                "knows who was drawn, and the privacy guarantee does not hold. "
-                "Leave it out except in tests.",
-                PrivacyWarning,
-                stacklevel=2,
-            )
+        warn_of_seed(seed)
 
         def batches() -> Iterator[tuple[np.ndarray, ...]]:
             draws = next(iterations)
             for _ in range(self.num_steps):
-                drawn, slots = self._draw(draws)
+                drawn, slots = self.draw(draws)
                 yield tuple(
                     pad_rows(rows, slots, self.max_batch_size)
                     for rows in examples.rows(drawn)
@@ -250,7 +259,7 @@ class PoissonSampling:
             weights=True,
         )
 
-    def _draw(self, draws: Draws) -> tuple[np.ndarray, np.ndarray]:
+    def draw(self, draws: Draws) -> tuple[np.ndarray, np.ndarray]:
         """Who is in a batch, and in which slot each of them is.
 
         Given its size, a Poisson batch is a uniform subset; so drawing the
@@ -274,6 +283,18 @@ class PoissonSampling:
     def from_config(cls, config: dict[str, Any]) -> PoissonSampling:
         """The inverse of `get_config`."""
         return cls(**config)
+
+
+def warn_of_seed(seed: int | None) -> None:
+    """Warns the caller of `dataset` that seeded draws are not secret."""
+    if seed is not None:
+        warnings.warn(
+            f"seed={seed} makes the batches repeatable: whoever knows it "
+            "knows who was drawn, and the privacy guarantee does not hold. "
+            "Leave it out except in tests.",
+            PrivacyWarning,
+            stacklevel=3,
+        )
 
 
 def _positive(epochs: Any) -> float:
