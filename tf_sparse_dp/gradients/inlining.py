@@ -23,8 +23,8 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from tf_sparse_dp.errors import NotSeparableError
-from tf_sparse_dp.gradients import functions, internals
-from tf_sparse_dp.gradients.effects import CALLS, HARMLESS, PYTHON
+from tf_sparse_dp.gradients import functions, internals, state
+from tf_sparse_dp.gradients.effects import CALLS
 from tf_sparse_dp.gradients.functions import Function, Library
 from tf_sparse_dp.gradients.sizes import key
 
@@ -165,8 +165,7 @@ class _Inlining:
 
     def _copy(self, body: _Body, node: Any) -> None:
         name = f"{body.prefix}/{node.name}"
-        harmless = node.op in HARMLESS or not internals.has_state(node.op)
-        if not harmless or node.op in PYTHON:
+        if state.has_effects(node, self._library):
             raise NotSeparableError(
                 "The gradients are computed in the function "
                 f"'{body.function.name}' with {node.op}, which has side "

@@ -238,6 +238,15 @@ def _may_write(name: str, library: Library) -> bool:
     )
 
 
+def has_effects(node: Any, library: Library) -> bool:
+    """Whether an operation may do more than give its outputs."""
+    called = called_by(node)
+    if called:
+        return any(_may_write(name, library) for name in called)
+    stateful = node.op not in HARMLESS and internals.has_state(node.op)
+    return stateful or node.op in PYTHON
+
+
 def may_hide(node: Any, library: Library) -> bool:
     """Whether an operation may give what its inputs do not hold."""
     below = [node]
