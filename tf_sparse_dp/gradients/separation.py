@@ -109,7 +109,8 @@ class Separation:
 
     def _consistency(self) -> tf.Tensor:
         sizes = [tf.shape(r)[0] for r in self.analysis.batched_roots()]
-        return tf.reduce_all(tf.stack(sizes) == self.batch_size)
+        same = tf.reduce_all(tf.stack(sizes) == self.batch_size)
+        return same & (self.batch_size <= self.analysis.sizes.most_rows)
 
     def _separate(
         self,
@@ -255,7 +256,8 @@ class Separation:
                     part.terms if sign == 1.0 else part.terms.scaled(sign)
                 )
             if part.free is not None:
-                free.append(sign * part.free)
+                shape = op.outputs[0].shape
+                free.append(sign * tf.broadcast_to(part.free, shape))
         return Separated(
             added(terms) if terms else None,
             _sum_of(free) if free else None,

@@ -27,6 +27,10 @@ class Sizes:
     Args:
       types: Maps a tensor to its type, or None when it has none yet.
       batch_size: The batch size if it is known while tracing.
+
+    Attributes:
+      most_rows: Up to this batch size, no multiple of it that the graph
+        computes overflows.
     """
 
     def __init__(
@@ -36,6 +40,7 @@ class Sizes:
         self._values: dict[tuple[str, int], list[Dim] | None] = {}
         self._dims: dict[tuple[str, int], list[Dim]] = {}
         self.batch_size = batch_size
+        self.most_rows = tf.int32.max
 
     def rows(self, per_example: int) -> Dim:
         """The size of an axis with `per_example` rows per example."""
@@ -77,7 +82,10 @@ class Sizes:
     def _computed_dims(self, tensor: tf.Tensor) -> list[Dim] | None:
         op = tensor.op
         if op.type == "Reshape":
-            return self.value(op.inputs[1])
+            return self._reshaped_dims(op)
+        if op.type == "Range":
+            start, limit, delta = (self.value(x) for x in op.inputs)
+            return limit if (start, delta) == ([0], [1]) else None
         if op.type in _SHAPED_LIKE:
             return self.dims(op.inputs[0])
         if len(op.inputs) == 2 and op.type in _BROADCASTING:
@@ -86,6 +94,14 @@ class Sizes:
                 return None
             return broadcast(left, right)
         return None
+
+    def _reshaped_dims(self, op: tf.Operation) -> list[Dim] | None:
+        after, before = self.value(op.inputs[1]), self.dims(op.inputs[0])
+        if after is None or -1 not in after:
+            return after
+        known = product([dim for dim in after if dim != -1])
+        rest = None if before is None else divide(product(before), known)
+        return [rest if dim == -1 else dim for dim in after]
 
     def value(self, tensor: tf.Tensor) -> list[Dim] | None:
         """Entries of a small integer tensor, row by row; None if unknown."""
@@ -116,11 +132,24 @@ class Sizes:
         if evaluate is not None:
             entries = evaluate(self, tensor.op, tensor.value_index)
             if entries is not None:
-                return entries
+                fit = self._fits(entries, tensor.dtype)
+                return entries if fit else None
         constant = tf.get_static_value(tensor)
         if constant is None or np.size(constant) > _LONGEST:
             return None
         return [int(v) for v in np.ravel(constant)]
+
+    def _fits(self, entries: Sequence[Dim], dtype: tf.DType) -> bool:
+        """Whether the graph's integers hold what is computed here exactly."""
+        for entry in entries:
+            if isinstance(entry, int) and not dtype.min <= entry <= dtype.max:
+                return False
+            if isinstance(entry, BatchMultiple):
+                if entry.per_example <= 0 or dtype.max < tf.int32.max:
+                    return False
+                most = dtype.max // entry.per_example
+                self.most_rows = min(self.most_rows, most)
+        return True
 
 
 def key(tensor: tf.Tensor) -> tuple[str, int]:
@@ -204,6 +233,8 @@ def _product(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
     entries = sizes.value(op.inputs[0])
     if entries is None or op.inputs[0].shape.rank not in (0, 1):
         return None
+    if op.outputs[0].shape.num_elements() != 1:  # Over no axis at all.
+        return None
     return [product(entries)]
 
 
@@ -278,7 +309,7 @@ def _stitched(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
         if len(positions) != len(values):
             return None
         entries.update(zip(positions, values, strict=True))
-    return [entries.get(i) for i in range(len(entries))]
+    return [entries.get(i) for i in range(max(entries, default=-1) + 1)]
 
 
 def _inverted(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:

@@ -49,6 +49,8 @@ def _gather(
     batch_dims = op.get_attr("batch_dims")
     values_shape, indices_shape = shapes
     axis %= len(values_shape)  # type: ignore[arg-type]
+    if batch_dims < 0:
+        batch_dims += len(indices_shape)  # type: ignore[arg-type]
     analysis.sizes.set_dims(
         op.outputs[0],
         [

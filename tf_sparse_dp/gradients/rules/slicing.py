@@ -29,14 +29,14 @@ def _split(
     value, axis = (1, 0) if op.type == "Split" else (0, 2)
     kind, rank = inputs[value], op.inputs[value].shape.rank
     at = analysis.sizes.scalar(op.inputs[axis])
-    if isinstance(kind, Summed):
-        return SUMMED
     if any(
         not isinstance(inputs[i], Free)
         for i in range(len(inputs))
         if i != value
     ):
         return mixed(op, "takes its sizes from example data")
+    if isinstance(kind, Summed):
+        return SUMMED
     if not isinstance(kind, Batched) or at is None or rank is None:
         return mixed(op, "has an axis that is not known while tracing")
     if at % rank == kind.axis:
@@ -48,7 +48,9 @@ def _split(
 def _slice(
     analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]
 ) -> Type:
-    kind = inputs[0]
+    kind, *bounds = inputs
+    if not all(isinstance(bound, Free) for bound in bounds):
+        return mixed(op, "takes its bounds from example data")
     if isinstance(kind, Summed):
         return SUMMED
     begin, size = (analysis.sizes.value(x) for x in op.inputs[1:])
@@ -80,13 +82,13 @@ def _strided_slice(
     analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]
 ) -> Type:
     kind, *bounds = inputs
+    if not all(isinstance(bound, Free) for bound in bounds):
+        return mixed(op, "takes its bounds from example data")
     if isinstance(kind, Summed):
         return SUMMED
     rank = op.inputs[0].shape.rank
     if not isinstance(kind, Batched) or rank is None:
         return mixed(op, "has an input of unknown rank")
-    if not all(isinstance(bound, Free) for bound in bounds):
-        return mixed(op, "takes its bounds from example data")
     axis = _slice_axes(analysis, op, 1, rank).get(kind.axis)
     if axis is None:
         return mixed(op, "takes a part of the batch", KEEP_AXIS)
@@ -97,7 +99,9 @@ def _strided_slice(
 def _strided_slice_gradient(
     analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]
 ) -> Type:
-    kind = inputs[4]
+    *bounds, kind = inputs
+    if not all(isinstance(bound, Free) for bound in bounds):
+        return mixed(op, "takes its bounds from example data")
     if isinstance(kind, Summed):
         return SUMMED
     dims = analysis.sizes.value(op.inputs[0])
@@ -156,13 +160,13 @@ def _slice_axes(
 @typing("Pad", "PadV2", "MirrorPad")
 def _pad(analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]) -> Type:
     kind, *others = inputs
+    if not all(isinstance(other, Free) for other in others):
+        return mixed(op, "pads with example data")
     if isinstance(kind, Summed):
         return SUMMED if op.type == "Pad" else mixed(op, "pads a batch sum")
     amounts = _amounts(analysis, op.inputs[1])
     if not isinstance(kind, Batched) or amounts is None:
         return mixed(op, "has amounts that are not known while tracing")
-    if not all(isinstance(other, Free) for other in others):
-        return mixed(op, "pads with example data")
     if amounts[kind.axis] != (0, 0):
         return mixed(op, "pads the batch", KEEP_AXIS)
     return kind
