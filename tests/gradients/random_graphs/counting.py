@@ -108,6 +108,7 @@ def examine(seed: int) -> tuple[Finding, Program]:
 def count(seeds: Iterable[int], counts: Counts | None = None) -> Counts:
     """Many random graphs, quickly: graphs this small need no optimizing."""
     counts = Counts() if counts is None else counts
+    tf.get_logger().setLevel("ERROR")  # About functions that retrace.
     tf.config.optimizer.set_experimental_options(
         {"disable_meta_optimizer": True}
     )

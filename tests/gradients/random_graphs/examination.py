@@ -202,7 +202,7 @@ class Examination:
         if depends:
             self.finding.separable = separable
             if separable and not self.subject.static:
-                self.finding.looped = self._loops()
+                self.finding.looped = self._loops(self.draw())
 
     def _one_by_one(self, batch: Sequence[np.ndarray]) -> np.ndarray | None:
         """Gradients of batches of one; None if the graph allows none."""
@@ -215,8 +215,7 @@ class Examination:
             return None
         return np.stack(rows)
 
-    def _loops(self) -> bool:
-        batch = self.draw()
+    def _loops(self, batch: Sequence[np.ndarray]) -> bool:
         one_by_one = self._one_by_one(batch)
         if one_by_one is None:
             return False
@@ -234,7 +233,7 @@ class Examination:
         self._check_sum(found)
         self._check_norms(found)
         self._check_independence(batch, found)
-        if self.finding.looped:
+        if self.finding.looped and self._loops(batch):
             self._check_loop(batch, found)
         self._check_sensitivity(batch, found)
 
