@@ -197,7 +197,7 @@ class Examination:
                 both = self.run(_replaced(here, other, [i, j])).gradient
                 size = sum(np.abs(g) for g in (base, ones[i], ones[j], both))
                 twist = np.abs(base - ones[i] - ones[j] + both)
-                if not np.all(twist <= tolerance * (size.max() + 1e-6)):
+                if not np.all(twist <= tolerance * (size.max() + 1e-2)):
                     separable = False
         if depends:
             self.finding.separable = separable
