@@ -299,7 +299,7 @@ def _assumptions(plan: PrivacyPlan, unit: str) -> tuple[str, ...]:
         counted = (
             f"No more than {units} {unit}s are in the data, and that number is "
             "public. Who should be protected as a person is one "
-            f"{unit}, to which all of their examples belong."
+            f"{unit}, to which all of their examples and no others belong."
         )
     if size > 1:
         counted += (
