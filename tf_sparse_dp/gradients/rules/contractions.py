@@ -16,6 +16,10 @@ from tf_sparse_dp.gradients.factors import (
     product_slack,
 )
 from tf_sparse_dp.gradients.rows import example_major
+from tf_sparse_dp.gradients.rules.elementwise import (
+    BATCH_STATISTIC,
+    POST_PROCESSED,
+)
 from tf_sparse_dp.gradients.rules.registry import factoring, mixed, typing
 from tf_sparse_dp.gradients.types import (
     SUMMED,
@@ -102,10 +106,14 @@ def _product(
 ) -> Type:
     if any(isinstance(kind, Summed) for kind in inputs):
         if any(isinstance(kind, Batched) for kind in inputs):
-            return mixed(op, "combines a sum over examples with single ones")
+            return mixed(
+                op,
+                "combines a sum over examples with single examples",
+                BATCH_STATISTIC,
+            )
         if sum(isinstance(kind, Summed) for kind in inputs) == 1:
             return SUMMED
-        return mixed(op, "is not linear in a sum over examples")
+        return mixed(op, "is not linear in a sum over examples", POST_PROCESSED)
     equation = _equation(analysis, op)
     if equation is None:
         return mixed(op, "has a form that is not understood")

@@ -57,13 +57,13 @@ UPSTREAM = {
 _SUMS = "Add AddV2 AddN Sub".split()
 _PRODUCTS = "Mul RealDiv DivNoNan".split()
 
-_BATCH_STATISTIC = (
+BATCH_STATISTIC = (
     "A statistic of the batch reaches single examples. Replace "
     "BatchNormalization by LayerNormalization (or freeze it with "
     "trainable=False), and losses that divide by a batch total by ones that "
     "average per example."
 )
-_POST_PROCESSED = (
+POST_PROCESSED = (
     "The gradient was changed after it was summed over examples. Remove "
     "gradient clipping or normalisation in the training step: clip_norm "
     "clips per example. A loss must be a plain sum or mean over examples, not "
@@ -82,9 +82,7 @@ def _unary(
     analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]
 ) -> Type:
     if isinstance(inputs[0], Summed):
-        return mixed(
-            op, "is not linear in a sum over examples", _POST_PROCESSED
-        )
+        return mixed(op, "is not linear in a sum over examples", POST_PROCESSED)
     analysis.sizes.copy_dims(op.inputs[0], op.outputs[0])
     return inputs[0]
 
@@ -94,7 +92,7 @@ def _half_squares(
     analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]
 ) -> Type:
     # Of a gradient's rows or of a whole gradient, by tf.linalg.global_norm.
-    return mixed(op, "is not linear in a sum over examples", _POST_PROCESSED)
+    return mixed(op, "is not linear in a sum over examples", POST_PROCESSED)
 
 
 @typing(*_LINEAR_UNARY)
@@ -104,7 +102,7 @@ def _linear_unary(
     if isinstance(inputs[0], Summed) and op.type == "Cast":
         kinds = (op.inputs[0].dtype, op.outputs[0].dtype)
         if not all(kind.is_floating for kind in kinds):
-            return mixed(op, "rounds a sum over examples", _POST_PROCESSED)
+            return mixed(op, "rounds a sum over examples", POST_PROCESSED)
     analysis.sizes.copy_dims(op.inputs[0], op.outputs[0])
     return inputs[0]
 
@@ -163,9 +161,9 @@ def _statistic(op: tf.Operation, inputs: Sequence[Type]) -> Type:
         return mixed(
             op,
             "combines a sum over examples with single examples",
-            _BATCH_STATISTIC,
+            BATCH_STATISTIC,
         )
-    return mixed(op, "is not linear in a sum over examples", _POST_PROCESSED)
+    return mixed(op, "is not linear in a sum over examples", POST_PROCESSED)
 
 
 def aligned(

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from tf_sparse_dp.gradients.analysis import Analysis
 
 _OVER_EXAMPLES = (
-    "Use sums or means over the example axis only in the loss's final "
+    "Keep to axes within an example: normalise, sort and compare along them. "
+    "Sums or means over the example axis may stand only in the loss's final "
     "reduction."
 )
 
