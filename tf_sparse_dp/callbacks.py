@@ -24,7 +24,13 @@ class PrivacyBudget(tf.keras.callbacks.Callback):
     exact. Under a plan that counts passes over the data, charges one at the
     start of each epoch.
 
+    A step that writes example data into weights of the model, such as running
+    statistics, is refused while it is traced, whether gradients read them or
+    not: they would leave with the saved model.
+
     Raises:
+      NotSeparableError: At the start of `fit`, if an earlier `fit` without
+        this callback wrote example data into the model.
       BudgetExhausted: At the start of `fit`, if nothing is left of the plan.
       TypeError: At the start of `fit`, if the model's optimizer is not a
         `DPSparseOptimizer`.
@@ -37,6 +43,7 @@ class PrivacyBudget(tf.keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         optimizer = self._optimizer()
+        optimizer.protect(self.model)
         if optimizer.compositions_left == 0:
             unit = optimizer.plan.sampling.composition_unit
             raise BudgetExhausted(

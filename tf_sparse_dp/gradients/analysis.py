@@ -100,22 +100,6 @@ class Analysis:
                     self._infer(op)
         return self.type(tensor)
 
-    def captured_places(self) -> list[tuple[str, int]]:
-        """The placeholders that stand for tensors from outside the graph."""
-        self._see_captures()
-        return list(self._captured)
-
-    def resource(self, place: tuple[str, int]) -> Any:
-        """The resource that a placeholder stands for, from the outermost graph.
-
-        None if it is an argument, which may be any.
-        """
-        outer = self._captured.get(place)
-        while outer is not None and tf.is_symbolic_tensor(outer):
-            captured = {key(x): y for y, x in outer.graph.captures}
-            outer = captured.get(key(outer))
-        return outer
-
     def _see_captures(self) -> None:
         for outer, inner in self.graph.captures:
             self._captured[key(inner)] = outer

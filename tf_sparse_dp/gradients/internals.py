@@ -74,6 +74,11 @@ def read_after(op: tf.Operation, call: tf.Operation) -> None:
         op._add_control_input(call)
 
 
+def is_traced(graph: Any) -> bool:
+    """Whether a graph is one of a function that is being traced."""
+    return getattr(graph, "_scope_exit_callbacks", None) is not None
+
+
 def when_traced(graph: tf.Graph, check: Callable[[], None]) -> None:
     """Calls `check` when tracing of the graph ends; it may raise."""
     graph._add_scope_exit_callback(check)

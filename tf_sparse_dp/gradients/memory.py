@@ -9,21 +9,24 @@ own weights was.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from tf_sparse_dp.errors import NotSeparableError
-from tf_sparse_dp.gradients import state
+from tf_sparse_dp.gradients import internals, state
 from tf_sparse_dp.gradients.ancestry import ancestors
+from tf_sparse_dp.gradients.functions import Library
+from tf_sparse_dp.gradients.rules.registry import mixed
+from tf_sparse_dp.gradients.sizes import key
 from tf_sparse_dp.gradients.state import Write
-from tf_sparse_dp.gradients.types import Free
+from tf_sparse_dp.gradients.types import FREE, Free, Type
 
 if TYPE_CHECKING:
     from tf_sparse_dp.gradients.analysis import Analysis
 
-_ANY = ("", -1)  # A resource that may be any other.
+_ANY = 0  # No object's identity: a resource that may be any other.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +99,7 @@ class Memory:
 
     def __init__(self, analysis: Analysis):
         self._analysis = analysis
-        self._graph = analysis.graph
+        self._views: list[Analysis | Around] = [analysis]
 
     def check(self, variables: Iterable[Any] = ()) -> None:
         """Refuses a step that remembers examples where it matters.
@@ -112,125 +115,192 @@ class Memory:
         for write in self.example_writes(variables):
             raise write.refusal()
 
+    def check_when_traced(
+        self, variables: Callable[[], Iterable[Any]] = tuple
+    ) -> None:
+        """Checks once more when all of the step is traced.
+
+        And when the functions are from which the step is being called, which
+        may write to the same variables.
+
+        Args:
+          variables: Gives the model's own variables.
+        """
+        internals.when_traced(
+            self._analysis.graph, lambda: self.check(variables())
+        )
+        graph = self._analysis.graph.outer_graph
+        while internals.is_traced(graph):
+            around = Around(graph)
+
+            def check(around: Around = around) -> None:
+                self._views.append(around)
+                self.check(variables())
+
+            internals.when_traced(graph, check)
+            graph = graph.outer_graph
+
     def example_writes(
         self, variables: Iterable[Any] = ()
     ) -> list[ExampleWrite]:
         """Writes of example data to what gradients read, or to `variables`."""
-        read = self._read_by(self._analysis.operations)
-        names = self._names()
-        own = {id(variable.handle) for variable in variables}
-        kept = {
-            place
-            for place in self._analysis.captured_places()
-            if id(self._analysis.resource(place)) in own
+        read = self._read_by(self._analysis, self._analysis.operations)
+        kept = {id(variable.handle) for variable in variables}
+        names = {
+            id(variable.handle): variable.name
+            for view in self._views
+            for variable in view.graph.variables
         }
         found = []
         for write, reason in self._tainted(read | kept):
-            places = self._places(write.handles)
-            reads = self._meets(places, read)
-            if not reads and not self._meets(places, kept):
+            reads = _meet(write.resources, read)
+            if not reads and not _meet(write.resources, kept):
                 continue  # It matters by way of another variable only.
-            name = next((names[p] for p in sorted(places) if p in names), "")
+            name = next((names[r] for r in write.resources if r in names), "")
             found.append(
-                ExampleWrite(write.operation, write.kind, name, reads, reason)
+                ExampleWrite(
+                    write.write.operation, write.write.kind, name, reads, reason
+                )
             )
         return found
 
-    def _tainted(self, kept: set[tuple[str, int]]) -> list[tuple[Write, str]]:
+    def _tainted(self, kept: set[int]) -> list[tuple[_Known, str]]:
         """Writes of example data that reach what is kept, and why."""
         writes = self._reaching(kept)
-        tainted: dict[tuple[str, int], Write] = {}
         reasons: dict[int, str] = {}
         while True:
             before = len(reasons)
             for number, write in enumerate(writes):
-                if number in reasons:
-                    continue
-                reason = self._reason(write, tainted)
-                if reason:
-                    reasons[number] = reason
-                    for place in self._places(write.handles):
-                        tainted.setdefault(place, write)
+                if number not in reasons:
+                    reason = _reason(write, [writes[n] for n in reasons])
+                    if reason:
+                        reasons[number] = reason
             if len(reasons) == before:
                 return [(writes[n], reasons[n]) for n in sorted(reasons)]
 
-    def _reaching(self, kept: set[tuple[str, int]]) -> list[Write]:
+    def _reaching(self, kept: set[int]) -> list[_Known]:
         """Writes to what is kept, or to what such writes are computed from."""
         kept = set(kept)
-        pending = state.writes(self._graph)
-        found: list[Write] = []
+        found: list[_Known] = []
+        pending = [
+            (view, write)
+            for view in self._views
+            for write in state.writes(view.graph)
+        ]
         while True:
-            here = [
-                write
-                for write in pending
-                if self._meets(self._places(write.handles), kept)
-            ]
-            if not here:
+            later = []
+            before = len(found)
+            for view, write in pending:
+                resources = self._resources(view, write.handles)
+                if _meet(resources, kept):
+                    behind = self._behind(view, write)
+                    found.append(_Known(view, write, resources, behind))
+                    kept |= behind
+                else:
+                    later.append((view, write))
+            if len(found) == before:
                 return found
-            found.extend(here)
-            pending = [write for write in pending if write not in here]
-            for write in here:
-                kept |= self._behind(write)
+            pending = later
 
-    def _reason(
-        self, write: Write, tainted: dict[tuple[str, int], Write]
-    ) -> str:
-        if write.hidden:
-            return "its value may come from outside of the step"
-        for value in write.values:
-            if value.dtype == tf.resource:
-                continue
-            kind = self._analysis.late_type(value)
-            if not isinstance(kind, Free):
-                return f"its value {value.name} depends on the batch"
-        for place in sorted(self._behind(write)):
-            for other in sorted(tainted):
-                if self._meets({place}, {other}):
-                    return (
-                        "its value is read from what "
-                        f"'{tainted[other].operation}' writes"
-                    )
-        return ""
-
-    def _behind(self, write: Write) -> set[tuple[str, int]]:
+    def _behind(self, view: Analysis | Around, write: Write) -> set[int]:
         """The resources that a written value is computed from."""
         handles = [v for v in write.values if v.dtype == tf.resource]
         values = [v for v in write.values if v.dtype != tf.resource]
-        operations = ancestors(self._graph, values)
-        return self._places(handles) | self._read_by(operations)
+        operations = ancestors(view.graph, values)
+        return self._resources(view, handles) | self._read_by(view, operations)
 
-    # Resources, by the placeholder through which they enter the graph.
-
-    def _places(self, handles: Sequence[tf.Tensor]) -> set[tuple[str, int]]:
-        return self._known(
-            {place for handle in handles for place in state.places(handle)}
-        )
+    def _resources(
+        self, view: Analysis | Around, handles: Sequence[tf.Tensor]
+    ) -> set[int]:
+        places = {p for handle in handles for p in state.places(handle)}
+        return {_resource(view.graph, place) for place in places}
 
     def _read_by(
-        self, operations: Sequence[tf.Operation]
-    ) -> set[tuple[str, int]]:
-        return self._known(state.read_by(operations))
+        self, view: Analysis | Around, operations: Sequence[tf.Operation]
+    ) -> set[int]:
+        places = state.read_by(operations)
+        return {_resource(view.graph, place) for place in places}
 
-    def _known(self, places: set[tuple[str, int]]) -> set[tuple[str, int]]:
-        """A variable that is an argument may be one that is captured too."""
-        return {
-            place if self._analysis.resource(place) is not None else _ANY
-            for place in places
-        }
 
-    @staticmethod
-    def _meets(
-        some: set[tuple[str, int]], others: set[tuple[str, int]]
-    ) -> bool:
-        if not some or not others:
-            return False
-        return bool(some & others) or _ANY in some or _ANY in others
+class Around:
+    """A function from which the step is called, and whose types nobody knows.
 
-    def _names(self) -> dict[tuple[str, int], str]:
-        """Names of variables that the graph knows, by place."""
-        names = {id(v.handle): v.name for v in self._graph.variables}
-        places = {
-            place: names.get(id(self._analysis.resource(place)), "")
-            for place in self._analysis.captured_places()
-        }
-        return {place: name for place, name in places.items() if name}
+    Args:
+      graph: The function's graph.
+    """
+
+    def __init__(self, graph: tf.Graph):
+        self.graph = graph
+        self._library = Library(graph)
+
+    def late_type(self, tensor: tf.Tensor) -> Type:
+        """`Free` if nothing but constants and variables is behind a tensor."""
+        for op in ancestors(self.graph, [tensor]):
+            argument = op.type == "Placeholder" and not _is_constant(op)
+            if argument or state.may_hide(op.node_def, self._library):
+                return mixed(op, "may hold example data")
+        return FREE
+
+
+@dataclasses.dataclass(frozen=True)
+class _Known:
+    """A write, with what is known of its surroundings.
+
+    Attributes:
+      view: Knows the types of its values.
+      write: The write.
+      resources: What it may write to.
+      behind: What its value may be read from.
+    """
+
+    view: Analysis | Around
+    write: Write
+    resources: set[int]
+    behind: set[int]
+
+
+def _reason(known: _Known, tainted: Sequence[_Known]) -> str:
+    """Why a write is one of example data; empty if it is not."""
+    if known.write.hidden:
+        return "its value may come from outside of the step"
+    for value in known.write.values:
+        if value.dtype == tf.resource:
+            continue
+        if not isinstance(known.view.late_type(value), Free):
+            return f"its value {value.name} depends on the batch"
+    for other in tainted:
+        if _meet(known.behind, other.resources):
+            return (
+                f"its value is read from what '{other.write.operation}' writes"
+            )
+    return ""
+
+
+def _resource(graph: tf.Graph, place: tuple[str, int]) -> int:
+    """Identity of what a placeholder stands for, from the outermost graph.
+
+    A variable that is an argument may be any, one that is captured too.
+    """
+    tensor = graph.get_tensor_by_name("{}:{}".format(*place))
+    while tf.is_symbolic_tensor(tensor):
+        captured = {key(inner): outer for outer, inner in tensor.graph.captures}
+        if key(tensor) not in captured:
+            return _ANY
+        tensor = captured[key(tensor)]
+    return id(tensor)
+
+
+def _is_constant(op: tf.Operation) -> bool:
+    """Whether a placeholder stands for a resource or an eager tensor."""
+    (tensor,) = op.outputs
+    captured = {key(inner): outer for outer, inner in op.graph.captures}
+    outer = captured.get(key(tensor))
+    if tensor.dtype == tf.resource:
+        return True
+    return outer is not None and not tf.is_symbolic_tensor(outer)
+
+
+def _meet(some: set[int], others: set[int]) -> bool:
+    if not some or not others:
+        return False
+    return bool(some & others) or _ANY in some or _ANY in others

@@ -94,6 +94,8 @@ def _writes_of(op: tf.Operation, library: Library) -> Iterator[Write]:
     if not handles or op.type in READS | BATCHES:
         return
     called = called_by(op.node_def)
+    if any(_takes_the_step(name, library) for name in called):
+        return  # What the step writes is known better from within.
     if op.type in CALLS:
         function = library.get(called[0])
         if function is not None:
@@ -238,6 +240,12 @@ def _may_write(name: str, library: Library) -> bool:
     )
 
 
+def _takes_the_step(name: str, library: Library) -> bool:
+    """Whether a function makes the private update."""
+    nodes = _nodes_below(name, library, with_calls=True) or []
+    return any(PRIVATE_UPDATE in node.name for node in nodes)
+
+
 def has_effects(node: Any, library: Library) -> bool:
     """Whether an operation may do more than give its outputs."""
     called = called_by(node)
@@ -269,8 +277,10 @@ def may_hide(node: Any, library: Library) -> bool:
     )
 
 
-def _nodes_below(name: str, library: Library) -> list[Any] | None:
-    """Operations of a function and of all that it calls, without the calls.
+def _nodes_below(
+    name: str, library: Library, with_calls: bool = False
+) -> list[Any] | None:
+    """Operations of a function and of all that it calls.
 
     None if one of the functions cannot be looked into.
     """
@@ -288,6 +298,6 @@ def _nodes_below(name: str, library: Library) -> list[Any] | None:
         for node in function.nodes.values():
             called = called_by(node)
             pending.extend(called)
-            if not called:
+            if with_calls or not called:
                 found.append(node)
     return found

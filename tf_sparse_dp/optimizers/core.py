@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -14,6 +14,7 @@ from tf_sparse_dp.accounting.plan import PrivacyPlan
 from tf_sparse_dp.errors import NotSeparableError
 from tf_sparse_dp.gradients.clipping import clip_and_sum
 from tf_sparse_dp.gradients.loss_scale import LossScale
+from tf_sparse_dp.gradients.memory import Memory
 from tf_sparse_dp.gradients.separation import Gradient, Separation
 from tf_sparse_dp.mechanisms.gaussian import Gaussian
 from tf_sparse_dp.mechanisms.interface import Mechanism, Sum
@@ -85,6 +86,8 @@ class PrivateStep:
         self.loss_reduction = loss_reduction
         self.keys = KeyStream(seed)
         self._traced: weakref.WeakSet[tf.Graph] = weakref.WeakSet()
+        self._memories: list[Memory] = []
+        self._own_variables: Callable[[], Iterable[Any]] = tuple
 
     def release(
         self,
@@ -102,6 +105,7 @@ class PrivateStep:
         self._check_first_release(separation)
         self.check_reduction(separation, names)
         valid, consistent = self.validity(separation)
+        self._keep_clean(Memory(separation.analysis))
         parts = separation.parts
         terms = [
             p.terms for p in parts if p is not None and p.terms is not None
@@ -138,6 +142,25 @@ class PrivateStep:
                     mean += tf.cast(part.free, mean.dtype)
                 released.append(mean)
         return Released(released, separation.batch_size, consistent)
+
+    def protect(self, variables: Callable[[], Iterable[Any]]) -> None:
+        """Refuses steps that write example data into a model's variables.
+
+        Args:
+          variables: Gives them; asked while a step is traced, when they exist.
+
+        Raises:
+          NotSeparableError: If a step that was traced before does so.
+        """
+        self._own_variables = variables
+        for memory in self._memories:
+            memory.check(variables())
+
+    def _keep_clean(self, memory: Memory) -> None:
+        """Looks at writes now, and again when the whole step is traced."""
+        memory.check(self._own_variables())
+        memory.check_when_traced(lambda: self._own_variables())
+        self._memories.append(memory)
 
     def _check_first_release(self, separation: Separation) -> None:
         """One batch, one release: a second would not see a fresh draw."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -16,6 +17,7 @@ from tf_sparse_dp.accounting.statement import (
 )
 from tf_sparse_dp.errors import PrivacyStateError
 from tf_sparse_dp.gradients.effects import PRIVATE_UPDATE
+from tf_sparse_dp.gradients.memory import weights_of
 from tf_sparse_dp.gradients.separation import Gradient
 from tf_sparse_dp.mechanisms.interface import Mechanism
 from tf_sparse_dp.optimizers.core import PrivateStep
@@ -248,6 +250,24 @@ class PrivateWrapper:
         For a caller that handles them; nothing is raised for them later.
         """
         return self._spending.forget_refusals()
+
+    def protect(self, model: Any) -> None:
+        """Refuses steps that write example data into the model's weights.
+
+        Weights that no gradient reads, such as running statistics, leave with
+        the saved model all the same. The `PrivacyBudget` callback calls this.
+        Metrics are not weights, and not private.
+
+        Raises:
+          NotSeparableError: If a step that was traced before does so.
+        """
+        reference = weakref.ref(model)
+
+        def weights() -> list[Any]:
+            model = reference()
+            return [] if model is None else weights_of(model)
+
+        self._private.protect(weights)
 
     # The step.
 
