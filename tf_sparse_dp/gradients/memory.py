@@ -145,12 +145,17 @@ class Memory:
     ) -> list[ExampleWrite]:
         """Writes of example data to what gradients read, or to `variables`."""
         read = self._read_by(self._analysis, self._analysis.operations)
-        kept = {id(variable.handle) for variable in variables}
+        own = {
+            id(variable.handle): getattr(variable, "path", variable.name)
+            for variable in variables
+        }
+        kept = set(own)
         names = {
             id(variable.handle): variable.name
             for view in self._views
             for variable in view.graph.variables
         }
+        names.update(own)
         found = []
         for write, reason in self._tainted(read | kept):
             reads = _meet(write.resources, read)
