@@ -269,6 +269,30 @@ def lookup(p: Program) -> None:
     p.add(f"{way} of table {table}", function, place, axis=0, trained=True)
 
 
+def candidates(p: Program) -> None:
+    """Scores against rows of a table that all examples share."""
+    place = p.pick(lambda v: v.rank > 0 and v.shape[-1] == p.width)
+    value = p.pool[place]
+    if p.careful and value.axis == value.rank - 1:
+        raise LookupError
+    table = p.variable([TABLE_ROWS, p.width])
+    wanted = [
+        p.random.randrange(TABLE_ROWS) for _ in range(p.random.choice([1, 3]))
+    ]
+    way = p.random.choice(["rows", "table", "tower"])
+
+    def function(context: Any, x: Any) -> Any:
+        rows = context.variables[table]
+        if way != "table":
+            rows = tf.gather(rows, wanted)
+        if way == "tower":
+            rows = tf.tanh(2.0 * rows)
+        return tf.tensordot(x, rows, [[x.shape.rank - 1], [1]])
+
+    text = f"scores against {way} {wanted} of table {table}"
+    p.add(text, function, place, axis=value.axis, trained=True)
+
+
 def one_hot(p: Program) -> None:
     place = _ids(p)
     axis = p.random.randint(-1, p.pool[place].rank)

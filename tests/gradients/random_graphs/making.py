@@ -21,6 +21,7 @@ STEPS: dict[Callable[[Program], None], int] = {
     entries.along: 4,
     entries.choice: 2,
     entries.lookup: 3,
+    entries.candidates: 2,
     entries.one_hot: 1,
     entries.gather: 3,
     entries.scatter: 1,

@@ -132,7 +132,14 @@ class Program:
         ]
 
     def variable(self, shape: Sequence[int]) -> int:
-        """A new weight; gives its number."""
+        """A weight, perhaps one that is used already; gives its number."""
+        same = [
+            number
+            for number, variable in enumerate(self.variables)
+            if tuple(variable.shape) == tuple(shape)
+        ]
+        if same and self.random.random() < 0.4:
+            return self.random.choice(same)
         value = self.numbers.randn(*shape) / np.sqrt(max(1, np.prod(shape[:1])))
         self.variables.append(tf.Variable(value, dtype=self.dtype))
         return len(self.variables) - 1
