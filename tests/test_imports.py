@@ -23,6 +23,7 @@ RANKS = (
     ("mechanisms",),
     ("optimizers", "layers", "convex"),
     ("traced_step", "numerical"),
+    ("probe",),
     (
         "distribute",
         "integrations",
@@ -30,6 +31,7 @@ RANKS = (
         "cli",
         "explanation",
         "separability",
+        "rules",
     ),
     ("__init__",),
 )

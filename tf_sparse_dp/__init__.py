@@ -1,6 +1,6 @@
 """Private training of recommenders with large embedding tables, in Keras."""
 
-from tf_sparse_dp import integrations
+from tf_sparse_dp import integrations, rules
 from tf_sparse_dp.accounting import PrivacyPlan, PrivacyStatement
 from tf_sparse_dp.callbacks import PrivacyBudget
 from tf_sparse_dp.errors import (
@@ -48,4 +48,5 @@ __all__ = [
     "explain",
     "integrations",
     "per_example_gradients",
+    "rules",
 ]

@@ -15,6 +15,7 @@ from tf_sparse_dp.gradients.explain import (
 )
 from tf_sparse_dp.gradients.memory import ExampleWrite, Memory, weights_of
 from tf_sparse_dp.gradients.paths import Layers, path, stages
+from tf_sparse_dp.gradients.rules.declared import declared
 from tf_sparse_dp.gradients.separation import Gradient, Separation
 from tf_sparse_dp.optimizers.wrapper import FLOAT16_REFUSAL, PrivateWrapper
 from tf_sparse_dp.traced_step import batch_spec, trace
@@ -59,10 +60,10 @@ def explain(model: Any, batch: Any) -> Explanation:
       ['outer products, T = 1', 'terms']
     """
     reader = _Reader(model)
-    _, found = trace(model, batch_spec(batch), lambda g, v: (reader(g, v), []))
-    explanation = _joined([explanation for explanation, _ in found])
+    trace(model, batch_spec(batch), reader.read, reader.forget)
+    explanation = _joined(reader.found)
     # What is written after the gradients were read is known only now.
-    writes = example_writes(model, [memory for _, memory in found])
+    writes = example_writes(model, reader.memories)
     remembered = [_whole_step(write.refusal()) for write in writes]
     return dataclasses.replace(
         explanation, refusals=(*explanation.refusals, *remembered)
@@ -70,11 +71,11 @@ def explain(model: Any, batch: Any) -> Explanation:
 
 
 def example_writes(
-    model: Any, memories: Sequence[Memory | None]
+    model: Any, memories: Sequence[Memory]
 ) -> list[ExampleWrite]:
     """Writes of example data that a traced step must not do, each once."""
     own = weights_of(model)
-    writes = [w for m in memories if m for w in m.example_writes(own)]
+    writes = [w for m in memories for w in m.example_writes(own)]
     return list(dict.fromkeys(writes))
 
 
@@ -83,15 +84,21 @@ class _Reader:
 
     def __init__(self, model: Any):
         self._model = model
+        self.forget()
 
-    def __call__(
+    def forget(self) -> None:
+        self.found: list[Explanation] = []
+        self.memories: list[Memory] = []
+
+    def read(
         self, gradients: Sequence[Gradient], variables: Sequence[Any]
-    ) -> tuple[Explanation, Memory | None]:
+    ) -> list[Any]:
         names = [getattr(v, "path", v.name) for v in variables]
         shapes = [tuple(v.shape) for v in variables]
-        optimizer = self._model.optimizer
-        options: dict[str, Any] = {"model": self._model.name}
         refusals = _refused_options(self._model)
+        options: dict[str, Any] = {"model": self._model.name}
+        entries: list[VariableExplanation] = []
+        optimizer = self._model.optimizer
         if isinstance(optimizer, PrivateWrapper):
             options["loss_reduction"] = optimizer.loss_reduction
             options["examples_per_unit"] = optimizer.examples_per_unit
@@ -100,20 +107,40 @@ class _Reader:
         except NotSeparableError as whole:
             # Nothing can be said of single variables.
             refusals.append(_whole_step(whole))
-            return (
-                Explanation(variables=(), refusals=tuple(refusals), **options),
-                None,
+        else:
+            self.memories.append(Memory(separation.analysis))
+            entries = self._entries(separation, names, shapes)
+            refusals += _grouped(entries)
+            refusals += self._refused_step(separation, names)
+            met = {op.type for op in separation.analysis.operations}
+            options["user_rules"] = tuple(t for t in declared() if t in met)
+        self.found.append(
+            Explanation(
+                variables=tuple(entries), refusals=tuple(refusals), **options
             )
-        gradients = separation.gradients
+        )
+        return []
+
+    def _entries(
+        self,
+        separation: Separation,
+        names: Sequence[str],
+        shapes: Sequence[tuple[int, ...]],
+    ) -> list[VariableExplanation]:
         layers = self._layers(separation)
         entries = [
             explained(name, shape, gradient, part)
             for name, shape, gradient, part in zip(
-                names, shapes, gradients, separation.parts, strict=True
+                names,
+                shapes,
+                separation.gradients,
+                separation.parts,
+                strict=True,
             )
         ]
         for place, error in separation.refusals.items():
-            way = path(separation.analysis, gradients[place], error.operation)
+            gradient = separation.gradients[place]
+            way = path(separation.analysis, gradient, error.operation)
             entries[place] = VariableExplanation(
                 name=names[place],
                 shape=shapes[place],
@@ -127,14 +154,7 @@ class _Reader:
                     path=stages(way, layers),
                 ),
             )
-        refusals += _grouped(entries)
-        refusals += self._refused_step(separation, names)
-        return (
-            Explanation(
-                variables=tuple(entries), refusals=tuple(refusals), **options
-            ),
-            Memory(separation.analysis),
-        )
+        return entries
 
     def _layers(self, separation: Separation) -> Layers:
         graph = separation.analysis.graph

@@ -137,6 +137,35 @@ class Experiment:
         """What must hold of the terms that the analysis found."""
         return [self._contributions(), self._completeness(), self._norms()]
 
+    def alone(self, gradients: Callable[[int], Sequence[Any]]) -> Finding:
+        """Terms must be the gradients of one example at a time."""
+
+        def only(example: int) -> Split:
+            return tuple(i == example for i in range(self.size))
+
+        def deviation(variable: int, split: Split) -> float:
+            # Compared with those of the first, so that what no example
+            # influences cancels out.
+            return _largest(
+                self._relative(
+                    variable,
+                    [
+                        self._sum(variable, self._none, only(example)),
+                        self._sum(variable, self._none, only(0), -1),
+                        (-1.0, one_by_one(example)[variable]),
+                        (1.0, one_by_one(0)[variable]),
+                    ],
+                )
+                for example in range(self.size)
+            )
+
+        one_by_one = functools.cache(gradients)
+        return self._finding(
+            "A term of the analysis is the gradient of one example alone",
+            deviation,
+            _WRONG_RULE,
+        )
+
     # Gradients.
 
     def _independence(self) -> Finding:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,9 @@ import tensorflow as tf
 from tf_sparse_dp.errors import NotSeparableError
 from tf_sparse_dp.explanation import example_writes
 from tf_sparse_dp.gradients.effects import READS
-from tf_sparse_dp.gradients.memory import Memory
-from tf_sparse_dp.gradients.separation import Gradient, Separation
 from tf_sparse_dp.numerical import Experiment, Finding, Rows, Run, Split
 from tf_sparse_dp.optimizers.wrapper import PrivateWrapper
+from tf_sparse_dp.probe import Probe, taken
 from tf_sparse_dp.sampling.padding import is_validity_column
 from tf_sparse_dp.traced_step import as_batch, open_spec, trace
 
@@ -36,7 +35,7 @@ class SeparabilityReport:
     """What `check_separable` found. `str` gives it in words.
 
     Attributes:
-      model: Name of the model.
+      model: Name of the model, or of the function.
       examples: How many examples a batch of the test had.
       loss_reduction: The reduction that was undone.
       findings: One per test.
@@ -134,7 +133,7 @@ def check_separable(
             loss_reduction = model.optimizer.loss_reduction
     with step.undone():
         experiment = Experiment(
-            step.run, step.rows, step.names, loss_reduction, tolerance
+            step.run, step.rows, step.probe.names, loss_reduction, tolerance
         )
         random = experiment.randomness()
         if not random <= tolerance:
@@ -152,7 +151,7 @@ def check_separable(
                 "examples."
             )
         findings = experiment.gradient_tests()
-        if not step.refusal:
+        if not step.probe.refusal:
             findings += experiment.term_tests()
         findings.append(step.memory())
     report = SeparabilityReport(
@@ -160,13 +159,22 @@ def check_separable(
         examples=experiment.size,
         loss_reduction=loss_reduction,
         findings=tuple(findings),
-        refusal=step.refusal,
+        refusal=step.probe.refusal,
     )
-    if not report.separable:
-        error = NotSeparableError(str(report))
-        error.report = report
-        raise error
-    return report
+    return passed(report)
+
+
+def passed(report: SeparabilityReport) -> SeparabilityReport:
+    """The report, unless a test failed.
+
+    Raises:
+      NotSeparableError: If one did.
+    """
+    if report.separable:
+        return report
+    error = NotSeparableError(str(report))
+    error.report = report
+    raise error
 
 
 class _Step:
@@ -174,15 +182,15 @@ class _Step:
 
     def __init__(self, model: Any, batch: Any):
         self._batch = batch
-        self.rows = _rows(batch)
-        self._counted = tf.Variable(
-            np.ones(1, "float32"), shape=[None], trainable=False
+        self.rows = rows_of(batch)
+        self.probe = Probe()
+        self._function = trace(
+            model,
+            tf.nest.map_structure(open_spec, batch),
+            self.probe.read,
+            self.probe.forget,
         )
-        spec = tf.nest.map_structure(open_spec, batch)
-        self._function, found = trace(model, spec, self._read)
-        self.names = [name for names, _, _ in found for name in names]
-        self.refusal = next((text for _, text, _ in found if text), "")
-        self._writes = example_writes(model, [memory for _, _, memory in found])
+        self._writes = example_writes(model, self.probe.memories)
         self._written = self._writable()
         self._values = [variable.numpy() for variable in self._written]
         metrics = {
@@ -192,52 +200,11 @@ class _Step:
         }
         self._kept = [v for v in self._written if id(v.handle) not in metrics]
 
-    def _read(
-        self, gradients: Sequence[Gradient], variables: Sequence[Any]
-    ) -> tuple[Any, Any]:
-        names = [getattr(v, "path", v.name) for v in variables]
-        shapes = [tuple(v.shape) for v in variables]
-        refusal, memory, terms = "", None, {}
-        try:
-            separation = Separation(gradients, names, shapes, collect=True)
-        except NotSeparableError as error:
-            refusal = str(error)
-        else:
-            memory = Memory(separation.analysis)
-            refusal = next(map(str, separation.refusals.values()), "")
-            terms = {
-                place: part.terms
-                for place, part in enumerate(separation.parts)
-                if part is not None and part.terms is not None
-            }
-        sums = {
-            str(place): factor.weighted_sum(tf.convert_to_tensor(self._counted))
-            for place, factor in terms.items()
-        }
-        squares = [factor.squared_norms() for factor in terms.values()]
-        given = {
-            str(place): gradient
-            for place, gradient in enumerate(gradients)
-            if gradient is not None
-        }
-        return (names, refusal, memory), (len(names), given, sums, squares)
-
     def run(self, rows: Rows, counted: Split) -> Run:
         """Runs the step on some rows, from the state that it started in."""
         self._restore()
-        self._counted.assign(np.array(counted, "float32"))
-        batch = tf.nest.map_structure(lambda x: _take(x, rows), self._batch)
-        gradients: list[Any] = []
-        sums: dict[int, Any] = {}
-        squares: list[Any] = []
-        for count, given, found, squared in self._function(batch):
-            first = len(gradients)
-            sums |= {first + int(place): x for place, x in found.items()}
-            gradients += [given.get(str(place)) for place in range(int(count))]
-            squares += squared
-        if self.refusal or not squares:
-            return Run(gradients)
-        return Run(gradients, sums, np.sqrt(np.sum(squares, 0)))
+        self.probe.count(counted)
+        return self.probe.answer(self._function(taken(self._batch, rows)))
 
     def memory(self) -> Finding:
         """Whether any variable keeps something of the examples."""
@@ -287,7 +254,8 @@ class _Step:
         ]
 
 
-def _rows(batch: Any) -> int:
+def rows_of(batch: Any) -> int:
+    """The number of examples in a batch."""
     sizes = {int(part.shape[0]) for part in tf.nest.flatten(batch)}
     if len(sizes) != 1:
         raise ValueError(
@@ -299,7 +267,7 @@ def _rows(batch: Any) -> int:
 
 def _examples(batch: Any) -> Any:
     """Some examples of a batch; padding is left out if there are enough."""
-    rows = np.arange(_rows(batch))
+    rows = np.arange(rows_of(batch))
     for part in tf.nest.flatten(batch):
         if is_validity_column(part):
             rows = rows[np.asarray(part) > 0]
@@ -308,23 +276,7 @@ def _examples(batch: Any) -> Any:
             f"The batch has {len(rows)} examples; expected at least {_FEWEST}, "
             "different from each other."
         )
-    chosen = tuple(rows[:_MOST])
-    return tf.nest.map_structure(lambda part: _take(part, chosen), batch)
-
-
-def _take(part: Any, rows: Rows) -> Any:
-    if isinstance(part, tf.SparseTensor):
-        width = part.dense_shape[1:]
-        single = [
-            tf.sparse.slice(
-                part,
-                tf.pad([row], [[0, len(part.shape) - 1]]),
-                tf.concat([[1], width], 0),
-            )
-            for row in rows
-        ]
-        return tf.sparse.concat(0, single)
-    return tf.gather(part, list(rows))
+    return taken(batch, tuple(rows[:_MOST]))
 
 
 @contextlib.contextmanager

@@ -18,11 +18,13 @@ from tf_sparse_dp.gradients.separation import Gradient
 
 KERAS_3 = hasattr(tf.keras, "__version__")  # tf-keras has none here.
 
-# Gives what is known while tracing, and tensors for when the step runs.
-Reader = Callable[[Sequence[Gradient], Sequence[Any]], tuple[Any, Any]]
+# Gets gradients and variables; gives tensors for when the step runs.
+Reader = Callable[[Sequence[Gradient], Sequence[Any]], Any]
 
 
-def trace(model: Any, spec: Any, read: Reader) -> tuple[Any, list[Any]]:
+def trace(
+    model: Any, spec: Any, read: Reader, forget: Callable[[], None]
+) -> Any:
     """Traces `model.train_step` up to the point where gradients are applied.
 
     Nothing is run. A model without variables gets them, as in `fit`.
@@ -31,11 +33,12 @@ def trace(model: Any, spec: Any, read: Reader) -> tuple[Any, list[Any]]:
       model: A compiled Keras model.
       spec: Specification of a batch, see `batch_spec`.
       read: Called with gradients and variables, while tracing.
+      forget: Called before the step is traced, which may happen twice: the
+        first trace creates variables.
 
     Returns:
-      The traced `tf.function` and a list, with one entry per time that the
-      step applies gradients: the function returns what `read` gave as tensors,
-      the list holds what it gave beside them.
+      The traced `tf.function`. It returns what `read` gave, once for each
+      time that the step applies gradients.
 
     Raises:
       TypeError: If `model` is no model of the running `tf.keras`.
@@ -57,12 +60,11 @@ def trace(model: Any, spec: Any, read: Reader) -> tuple[Any, list[Any]]:
     found: list[Any] = []
 
     def step(batch: Any) -> list[Any]:
-        found.clear()  # Creating variables takes a second trace.
-        results: list[Any] = []
-        with _read_by(optimizer, lambda g, v: results.append(read(g, v))):
+        found.clear()
+        forget()
+        with _read_by(optimizer, lambda g, v: found.append(read(g, v))):
             model.train_step(batch)
-        found.extend(report for report, _ in results)
-        return [tensors for _, tensors in results]
+        return found
 
     # tf-keras lets AutoGraph convert the step, Keras 3 does not.
     traced = tf.function(step, input_signature=[spec], autograph=not KERAS_3)
@@ -73,7 +75,7 @@ def trace(model: Any, spec: Any, read: Reader) -> tuple[Any, list[Any]]:
             "model.optimizer. Apply them with self.optimizer.apply_gradients "
             "in train_step."
         )
-    return traced, found
+    return traced
 
 
 @contextlib.contextmanager

@@ -32,6 +32,11 @@ def body(definition: Any) -> tuple[list[Any], list[str]]:
     return list(graph_def.node), returns
 
 
+def is_known(op_type: str) -> bool:
+    """Whether there is an operation of this type."""
+    return op_def_registry.get(op_type) is not None
+
+
 def has_state(op_type: str) -> bool:
     """Whether an operation may have side effects or see those of others."""
     op_def = op_def_registry.get(op_type)

@@ -18,6 +18,7 @@ from tf_sparse_dp.accounting.statement import (
 from tf_sparse_dp.errors import PrivacyStateError
 from tf_sparse_dp.gradients.effects import PRIVATE_UPDATE
 from tf_sparse_dp.gradients.memory import weights_of
+from tf_sparse_dp.gradients.rules.declared import declared
 from tf_sparse_dp.gradients.separation import Gradient
 from tf_sparse_dp.mechanisms.interface import Mechanism
 from tf_sparse_dp.optimizers.core import PrivateStep
@@ -241,7 +242,7 @@ class PrivateWrapper:
             compositions=self._spending.count(),
             examples_per_unit=step.examples_per_unit,
             seeded=step.keys.seeded,
-            extra_assumptions=_ASSUMPTIONS,
+            extra_assumptions=_assumptions(),
         )
 
     def forget_refusals(self) -> tuple[int, int]:
@@ -406,6 +407,17 @@ class PrivateWrapper:
         optimizer = cls(**config)
         optimizer._spending.raise_count(spent)
         return optimizer
+
+
+def _assumptions() -> tuple[str, ...]:
+    operations = declared()
+    if not operations:
+        return _ASSUMPTIONS
+    return (
+        *_ASSUMPTIONS,
+        "Rules that were registered with tf_sparse_dp.rules are right; nobody "
+        f"proves them. Registered for: {', '.join(operations)}.",
+    )
 
 
 def _check_strategy(strategy: tf.distribute.Strategy) -> None:
