@@ -126,7 +126,7 @@ def _loss(p: Program, kind: str) -> int:
             losses = tf.nn.softmax_cross_entropy_with_logits(labels, x)
         elif kind == "classes":
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
-                ids % x.shape[1], x
+                ids % value.shape[1], x
             )
         else:
             other_axes = list(range(1, x.shape.rank))
