@@ -6,7 +6,7 @@ operation without a rule that meets example data yields `Mixed`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -22,14 +22,27 @@ from tf_sparse_dp.gradients.effects import (
     PYTHON,
 )
 from tf_sparse_dp.gradients.functions import Library
+from tf_sparse_dp.gradients.ragged_inputs import (
+    RaggedInput,
+    of_arguments,
+    of_variant,
+)
+from tf_sparse_dp.gradients.ragged_types import Partition, Splits
 from tf_sparse_dp.gradients.rules.loops import in_loop
-from tf_sparse_dp.gradients.rules.registry import TYPING, mixed
+from tf_sparse_dp.gradients.rules.reductions import reduced_axes
+from tf_sparse_dp.gradients.rules.registry import (
+    RECOGNISING,
+    TYPING,
+    mixed,
+)
+from tf_sparse_dp.gradients.rules.scattered import ragged_rule
 from tf_sparse_dp.gradients.sizes import Sizes, key
 from tf_sparse_dp.gradients.types import (
     FREE,
     Batched,
     Free,
     Mixed,
+    Ragged,
     Type,
 )
 
@@ -37,9 +50,35 @@ from tf_sparse_dp.gradients.types import (
 _CONTROL_FLOW_GRAPHS = frozenset(
     {"WhileBodyFuncGraph", "WhileCondFuncGraph", "CondBranchFuncGraph"}
 )
-_COMPOSITES = (tf.RaggedTensorSpec, tf.SparseTensorSpec, tf.IndexedSlicesSpec)
+# Decode a ragged or sparse feature that a dataset hands over.
+_DECODERS = frozenset({"RaggedTensorFromVariant", "DeserializeSparse"})
 
 _SHAPE_ONLY = frozenset({"Shape", "ShapeN", "Size", "Rank"})
+# Inputs that are nothing but sizes. Sizes that the data decide may stand there
+# if it is known which they are: rows then keep their place.
+_SIZES = {
+    "BroadcastGradientArgs": (0, 1),
+    "BroadcastTo": (1,),
+    "Fill": (0,),
+    "RaggedFillEmptyRows": (2,),
+    "RaggedTensorToTensor": (0,),
+    "Reshape": (1,),
+    "Slice": (1, 2),
+    "SparseFillEmptyRows": (2,),
+    "SparseReshape": (1, 2),
+    "SparseSegmentMeanGrad": (3,),
+    "SparseSegmentSqrtNGrad": (3,),
+    "SparseSegmentSumGrad": (3,),
+    "SparseTensorDenseMatMul": (2,),
+    "SparseToDense": (1,),
+    "StridedSliceGrad": (0,),
+    "Tile": (1,),
+    "UnsortedSegmentSum": (2,),
+}
+_NUMBER_OF_VALUES = (
+    "The number of values that all examples of the batch have together must "
+    "not be used as a number. Average per example, and then over the batch."
+)
 
 _UNKNOWN_OPERATION = (
     "Rewrite that part of the model with operations that have a rule, or "
@@ -57,7 +96,9 @@ class Analysis:
       operations: All operations behind the targets, inputs first.
       sizes: Symbolic shapes.
       roots: The tensors of the batch that reach the targets.
+      ragged: The ragged and sparse features among them.
       batch_size: The number of examples, a scalar int32 tensor.
+      requirements: What has to hold when the step runs: each gives a bool.
 
     Raises:
       NotSeparableError: If no tensor of a batch reaches the targets, or the
@@ -78,9 +119,15 @@ class Analysis:
                 "mixed_bfloat16 or float32, and apply gradients in every step."
             )
         self.operations = ancestors(self.graph, targets)
+        self._arguments = self._ragged_arguments()
+        self.ragged = self._find_ragged(self.operations)
         self.roots = self._find_roots(self.operations)
         self.sizes = Sizes(self._known_type, self._static_batch_size())
-        self.batch_size = tf.shape(self.batched_roots()[0])[0]
+        self._given: dict[tuple[str, int], Type] = {}
+        for feature in self.ragged:
+            self._given.update(feature.types(self.sizes))
+        self.batch_size = self._batch_size()
+        self.requirements: list[Callable[[], tf.Tensor]] = []
         for op in self.operations:
             self._infer(op)
 
@@ -109,11 +156,43 @@ class Analysis:
 
     def batched_roots(self) -> list[tf.Tensor]:
         """The roots that have an example axis."""
-        return [root for root in self.roots if root.shape.rank]
+        return self._plain([root for root in self.roots if root.shape.rank])
 
     def inputs(self) -> list[tf.Tensor]:
-        """All tensors of the batch, whether they reach the targets or not."""
-        return self._batch_tensors(self.graph.get_operations())
+        """All tensors of the batch, whether they reach the targets or not.
+
+        Without those that a ragged or sparse feature consists of.
+        """
+        return self._plain(self._batch_tensors(self.graph.get_operations()))
+
+    def _plain(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+        parts = {
+            key(tensor)
+            for feature in self._arguments
+            for tensor in feature.tensors()
+        }
+        return [tensor for tensor in tensors if key(tensor) not in parts]
+
+    def same_rows(self, one: Partition, other: Partition) -> bool:
+        """Whether two partitions are equal, or will be when the step runs.
+
+        Two features may be combined value by value, such as ids and their
+        weights. Whether each example has as many of the one as of the other
+        is checked when the step runs.
+        """
+        if one == other:
+            return True
+        if one.derivation != other.derivation:
+            return False
+        if one.parent is not None and other.parent is not None:
+            if not self.same_rows(one.parent, other.parent):
+                return False
+        else:
+            self.requirements.append(
+                lambda: _equal(one.examples(), other.examples())
+            )
+        one.merge(other)
+        return True
 
     def is_input(self, tensor: tf.Tensor) -> bool:
         """Whether a tensor is one of the batch's, perhaps reshaped."""
@@ -130,7 +209,6 @@ class Analysis:
         return self._captured.get(key(tensor))
 
     def _find_roots(self, operations: list[tf.Operation]) -> list[tf.Tensor]:
-        self._check_signature()
         roots = self._batch_tensors(operations)
         sources = {
             "arguments" if root.op.type == "Placeholder" else root.op.name
@@ -144,7 +222,7 @@ class Analysis:
                 "batch per step: add up no gradients of several batches, and "
                 "zip data sets that belong together."
             )
-        if not any(root.shape.rank for root in roots):
+        if not self.ragged and not any(root.shape.rank for root in roots):
             raise NotSeparableError(
                 "No tensor of a batch reaches the gradients. "
                 "Expected the training step to be traced with the batch as an "
@@ -153,17 +231,41 @@ class Analysis:
             )
         return roots
 
-    def _check_signature(self) -> None:
+    def _ragged_arguments(self) -> list[RaggedInput]:
         signature = self.graph.structured_input_signature
         for spec in tf.nest.flatten(signature):
-            if isinstance(spec, _COMPOSITES):
+            if isinstance(spec, tf.IndexedSlicesSpec):
                 raise NotSeparableError(
-                    f"The step has an input of type {type(spec).__name__}, "
-                    "whose rows are not examples. Expected tensors with one "
-                    "row per example: pad ragged and sparse features to a "
-                    "fixed public length before the step, and pass no "
-                    "gradients that were computed elsewhere."
+                    "The step has an input of type IndexedSlices, whose rows "
+                    "are not examples. Expected tensors with one row per "
+                    "example: pass no gradients that were computed elsewhere."
                 )
+        arguments = [
+            op.outputs[0]
+            for op in self.graph.get_operations()
+            if op.type == "Placeholder" and self._gives_batch(op)
+        ]
+        return of_arguments(signature, arguments)
+
+    def _find_ragged(self, operations: list[tf.Operation]) -> list[RaggedInput]:
+        reached = {key(output) for op in operations for output in op.outputs}
+        found = [
+            feature
+            for feature in self._arguments
+            if any(key(tensor) in reached for tensor in feature.tensors())
+        ]
+        for op in operations:
+            if op.type in _DECODERS and self._gives_batch(op.inputs[0].op):
+                feature = of_variant(op)
+                if feature is not None:
+                    found.append(feature)
+        return found
+
+    def _batch_size(self) -> tf.Tensor:
+        roots = self.batched_roots()
+        if roots:
+            return tf.shape(roots[0])[0]
+        return self.ragged[0].batch_size()
 
     def _batch_tensors(self, operations: list[tf.Operation]) -> list[tf.Tensor]:
         return [
@@ -188,9 +290,12 @@ class Analysis:
 
     def _static_batch_size(self) -> int | None:
         sizes = {
-            root.shape[0]
-            for root in self.roots
-            if root.shape.rank and root.shape[0] is not None
+            size
+            for size in (
+                *(root.shape[0] for root in self.batched_roots()),
+                *(feature.static_batch_size() for feature in self.ragged),
+            )
+            if size is not None
         }
         if len(sizes) > 1:
             raise NotSeparableError(
@@ -203,7 +308,10 @@ class Analysis:
         return sizes.pop() if sizes else None
 
     def _infer(self, op: tf.Operation) -> None:
-        if self._gives_batch(op):
+        given = [self._given.get(key(output)) for output in op.outputs]
+        if given and None not in given:
+            types: list[Type] = given  # type: ignore[assignment]
+        elif self._gives_batch(op):
             types = [self._root_type(output) for output in op.outputs]
         elif op.type in _SHAPE_ONLY or _is_true(op):
             types = [self._shape_type(op)] * len(op.outputs)
@@ -217,9 +325,11 @@ class Analysis:
             return FREE
         if root.dtype == tf.variant:
             return Mixed(
-                f"input {root.name} is ragged or sparse",
+                f"input {root.name} is ragged or sparse, and is not decoded "
+                "where it enters",
                 root.op.name,
-                "Pad the feature to a fixed public length before the step.",
+                "Pass RaggedTensors and SparseTensors as they are, or pad the "
+                "feature to a fixed public length before the step.",
             )
         if not root.shape.rank:
             return Mixed(
@@ -242,16 +352,27 @@ class Analysis:
             kind = self.type(tensor)
             if isinstance(kind, Mixed) and not tensor.shape.is_fully_defined():
                 return kind
+            if isinstance(kind, Splits) or op.type == "Rank":
+                continue
+            if isinstance(kind, Ragged):
+                reason = "depends on how many values each example has"
+                return mixed(op, reason, _NUMBER_OF_VALUES)
         return FREE
 
     def _computed_types(self, op: tf.Operation) -> list[Type]:
         inputs = [self.type(tensor) for tensor in op.inputs]
+        sized = self._forget_sizes(op, inputs)
         for kind in inputs:
             if isinstance(kind, Mixed):
-                return [kind] * len(op.outputs)
-        rule = TYPING.get(op.type)
-        if all(isinstance(kind, Free) for kind in inputs) and (
-            rule is None or not getattr(rule, "sees_free", False)
+                recognise = RECOGNISING.get(op.type)
+                known = None if recognise is None else recognise(self, op)
+                return [known or kind] * len(op.outputs)
+        ragged = sized or any(isinstance(kind, Ragged) for kind in inputs)
+        rule = ragged_rule(op) if ragged else TYPING.get(op.type)
+        if (
+            not ragged
+            and all(isinstance(kind, Free) for kind in inputs)
+            and (rule is None or not getattr(rule, "sees_free", False))
         ):
             return [self._free_type(op)] * len(op.outputs)
         if rule is None:
@@ -261,6 +382,26 @@ class Analysis:
         if isinstance(result, list):
             return result
         return [result] * len(op.outputs)
+
+    def _forget_sizes(self, op: tf.Operation, inputs: list[Type]) -> bool:
+        """Takes sizes whose names are known for free, where a size is due.
+
+        Returns:
+          Whether one of them is a size that the data decide.
+        """
+        sized = False
+        for place in _SIZES.get(op.type, ()):
+            entries = self.sizes.value(op.inputs[place])
+            if isinstance(inputs[place], Mixed):
+                if entries is None or None in entries:
+                    continue
+                inputs[place] = FREE
+            sized |= self.sizes.has_data_size(op.inputs[place])
+        if op.type in ("Sum", "Mean") and isinstance(inputs[1], Mixed):
+            # The axes along which a broadcast repeated rows.
+            if reduced_axes(self, op) is not None:
+                inputs[1] = FREE
+        return sized
 
     def _free_type(self, op: tf.Operation) -> Type:
         if state.called_by(op.node_def):
@@ -290,6 +431,13 @@ def _is_true(op: tf.Operation) -> bool:
         and (op.inputs[0].dtype == tf.bool or op.inputs[0].dtype.is_integer)
         and op.inputs[0].shape.rank == 0
     )
+
+
+def _equal(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+    """Whether two vectors are equal, whatever their lengths."""
+    sizes = tf.size(one), tf.size(other)
+    least = tf.minimum(*sizes)
+    return tf.equal(*sizes) & tf.reduce_all(one[:least] == other[:least])
 
 
 def _from_outside(op: tf.Operation, op_type: str) -> bool:

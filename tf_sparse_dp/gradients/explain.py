@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from tf_sparse_dp.gradients.factors import Factor, OuterFactor, RowFactor
 from tf_sparse_dp.gradients.paths import Stage
 from tf_sparse_dp.gradients.placed import PlacedFactor
+from tf_sparse_dp.gradients.ragged_rows import RaggedRowFactor
 from tf_sparse_dp.gradients.separation import Gradient, Separated
 
 _FLOAT = 4  # Bytes of what norms are computed in.
@@ -250,6 +251,8 @@ def explained(
     elif isinstance(terms, (RowFactor, PlacedFactor)):
         form, rows = "rows", terms.rows_per_example
         sparse = terms.sparse
+    elif isinstance(terms, RaggedRowFactor):
+        form, sparse = "rows", terms.sparse
     return VariableExplanation(
         name=name,
         shape=shape,
@@ -292,6 +295,9 @@ def _cost(terms: Factor) -> Cost:
             norms=inner.norms + 2 * shared,
             memory=inner.memory + 3 * _FLOAT * shared,
         )
+    if isinstance(terms, RaggedRowFactor):  # For one lookup.
+        width = math.prod(terms.shape[1:])
+        return Cost(contraction=width, norms=width, memory=2 * _FLOAT * width)
     if isinstance(terms, RowFactor):
         lookups, width = terms.rows_per_example, terms.values.shape[2]
         own = lookups * width

@@ -95,6 +95,10 @@ class Factor(abc.ABC):
         a step.
         """
 
+    def joined(self, others: Sequence[Factor]) -> Factor | None:
+        """The sum of this and others without materialising; None if unable."""
+        return None
+
     def reshaped(self, shape: Sequence[int]) -> Factor:
         """Every term reshaped."""
         return self._dense().reshaped(shape)

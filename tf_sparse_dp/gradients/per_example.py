@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tf_sparse_dp.gradients.factors import Factor, OuterFactor, RowFactor
 from tf_sparse_dp.gradients.placed import PlacedFactor
+from tf_sparse_dp.gradients.ragged_rows import RaggedRowFactor
 from tf_sparse_dp.gradients.separation import Gradient, Separation
 
 
@@ -128,6 +129,8 @@ def _terms(factor: Factor) -> Terms:
             tf.reshape(factor.ids, [-1]),
             examples,
         )
+    if isinstance(factor, RaggedRowFactor):
+        return RowTerms(factor.values, factor.ids, factor.examples)
     if isinstance(factor, OuterFactor) and not factor.layout:
         return OuterTerms(factor.left, factor.right)
     return DenseTerms(factor.per_example())

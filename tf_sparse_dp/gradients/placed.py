@@ -189,6 +189,10 @@ def added(parts: Sequence[Factor]) -> Factor:
     A table that is looked up and also multiplied as a whole (tied weights)
     has lookups and products for terms. Products are placed at all its rows.
     """
+    for place, part in enumerate(parts):
+        together = part.joined([*parts[:place], *parts[place + 1 :]])
+        if together is not None:
+            return together
     rows = [part for part in parts if isinstance(part, RowFactor)]
     at_places = [part for part in parts if isinstance(part, PlacedFactor)]
     others = [

@@ -17,10 +17,14 @@ from tf_sparse_dp.gradients.placed import added, placed
 from tf_sparse_dp.gradients.rules.lookups import (
     check_shared_rows,
     paired_rows,
-    row_factor,
 )
-from tf_sparse_dp.gradients.rules.registry import FACTORING, LIFTING
-from tf_sparse_dp.gradients.types import Free, Mixed, Summed
+from tf_sparse_dp.gradients.rules.registry import (
+    FACTORING,
+    LIFTING,
+    RAGGED_FACTORING,
+)
+from tf_sparse_dp.gradients.rules.segments import lookup_terms
+from tf_sparse_dp.gradients.types import Free, Mixed, Ragged, Summed
 
 Gradient: TypeAlias = "tf.Tensor | tf.IndexedSlices | None"
 _SUMS = ("Add", "AddV2", "AddN", "Sub")
@@ -57,7 +61,9 @@ class Separation:
       inputs: All tensors of the batch, whether gradients see them or not.
       batch_size: Number of examples, a scalar int32 tensor.
       consistent: Whether all inputs have that many examples; a bool tensor
-        that is known only when the step runs. It depends on shapes alone.
+        that is known only when the step runs. It depends on shapes alone, and
+        on whether ragged features are what the model takes them for: as many
+        weights as ids in every example, say.
 
     Raises:
       NotSeparableError: If the proof fails for any of the gradients.
@@ -108,9 +114,19 @@ class Separation:
             Memory(self.analysis).check()
 
     def _consistency(self) -> tf.Tensor:
-        sizes = [tf.shape(r)[0] for r in self.analysis.batched_roots()]
-        same = tf.reduce_all(tf.stack(sizes) == self.batch_size)
-        return same & (self.batch_size <= self.analysis.sizes.most_rows)
+        checks = [
+            tf.shape(root)[0] == self.batch_size
+            for root in self.analysis.batched_roots()
+        ]
+        rows = tf.cast(self.batch_size, tf.int64)
+        for feature in self.analysis.ragged:
+            checks.append(feature.well_formed(self.batch_size))
+            # Examples without values may get one.
+            most = tf.size(feature.values, tf.int64) + rows
+            checks.append(most <= self.analysis.sizes.most_values)
+        checks.append(self.batch_size <= self.analysis.sizes.most_rows)
+        checks += [check() for check in self.analysis.requirements]
+        return tf.reduce_all(tf.stack(checks))
 
     def _separate(
         self,
@@ -201,7 +217,7 @@ class Separation:
                     name, "the rows of its gradient see no example", values.name
                 )
             return Separated(
-                row_factor(self.analysis, values, ids, shape, True), None
+                lookup_terms(self.analysis, values, ids, shape, True), None
             )
         except ValueError as error:
             if isinstance(error, NotSeparableError):
@@ -217,7 +233,8 @@ class Separation:
         summed = [i for i, k in enumerate(kinds) if isinstance(k, Summed)]
         try:
             if not summed:
-                rule = FACTORING.get(op.type)
+                ragged = any(isinstance(k, Ragged) for k in kinds)
+                rule = (RAGGED_FACTORING if ragged else FACTORING).get(op.type)
                 if rule is None:
                     raise ValueError("has no rule to take it apart")
                 return Separated(rule(self.analysis, op), None)

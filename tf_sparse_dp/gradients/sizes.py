@@ -16,7 +16,15 @@ import numpy as np
 import tensorflow as tf
 
 from tf_sparse_dp.gradients.dims import broadcast, divide, multiply, product
-from tf_sparse_dp.gradients.types import Batched, BatchMultiple, Dim, Type
+from tf_sparse_dp.gradients.types import (
+    Batched,
+    BatchMultiple,
+    BatchPlusOne,
+    DataSize,
+    Dim,
+    Ragged,
+    Type,
+)
 
 _LONGEST = 64  # No shape, permutation or axis list is longer than this.
 
@@ -31,6 +39,7 @@ class Sizes:
     Attributes:
       most_rows: Up to this batch size, no multiple of it that the graph
         computes overflows.
+      most_values: The same for sizes that the data decide.
     """
 
     def __init__(
@@ -41,12 +50,31 @@ class Sizes:
         self._dims: dict[tuple[str, int], list[Dim]] = {}
         self.batch_size = batch_size
         self.most_rows = tf.int32.max
+        self.most_values = tf.int32.max
 
     def rows(self, per_example: int) -> Dim:
         """The size of an axis with `per_example` rows per example."""
         if self.batch_size is None:
             return BatchMultiple(per_example)
         return per_example * self.batch_size
+
+    def _known(self, dim: Dim) -> Dim:
+        if self.batch_size is None:
+            return dim
+        if isinstance(dim, BatchMultiple):
+            return dim.per_example * self.batch_size
+        if isinstance(dim, BatchPlusOne):
+            return self.batch_size + 1
+        return dim
+
+    def set_value(self, tensor: tf.Tensor, entries: Sequence[Dim]) -> None:
+        """Records what a small integer tensor holds."""
+        self._values[key(tensor)] = list(entries)
+
+    def has_data_size(self, tensor: tf.Tensor) -> bool:
+        """Whether a known integer tensor holds a size that data decide."""
+        entries = self.value(tensor) or []
+        return any(isinstance(entry, DataSize) for entry in entries)
 
     def set_dims(self, tensor: tf.Tensor, dims: Sequence[Dim]) -> None:
         """Records a shape that TensorFlow's own inference does not see."""
@@ -69,6 +97,8 @@ class Sizes:
         kind = self._types(tensor)
         if isinstance(kind, Batched):
             dims[kind.axis] = self.rows(kind.per_example)
+        elif isinstance(kind, Ragged):
+            dims[0] = self._known(kind.rows)
         if None in dims:
             computed = self._computed_dims(tensor)
             if computed is not None and len(computed) == len(dims):
@@ -149,6 +179,14 @@ class Sizes:
                     return False
                 most = dtype.max // entry.per_example
                 self.most_rows = min(self.most_rows, most)
+            if isinstance(entry, BatchPlusOne | DataSize):
+                if dtype.max < tf.int32.max:
+                    return False
+            if isinstance(entry, BatchPlusOne):
+                self.most_rows = min(self.most_rows, dtype.max - 1)
+            if isinstance(entry, DataSize):
+                most = dtype.max // max(entry.times, 1)
+                self.most_values = min(self.most_values, most)
         return True
 
 
@@ -229,6 +267,15 @@ def _cut(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
     return entries[begin:] if size == -1 else entries[begin : begin + size]
 
 
+def _unpacked(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
+    entries = sizes.value(op.inputs[0])
+    if entries is None or len(entries) != len(op.outputs):
+        return None
+    if op.inputs[0].shape.rank not in (None, 1) or op.get_attr("axis"):
+        return None
+    return [entries[index]]
+
+
 def _product(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
     entries = sizes.value(op.inputs[0])
     if entries is None or op.inputs[0].shape.rank not in (0, 1):
@@ -282,6 +329,8 @@ def _maximum(a: Dim, b: Dim) -> Dim:
 def _difference(a: Dim, b: Dim) -> Dim:
     if isinstance(a, int) and isinstance(b, int):
         return a - b
+    if isinstance(a, BatchPlusOne) and b == 1:
+        return BatchMultiple(1)
     return 0 if a is not None and a == b else None
 
 
@@ -360,6 +409,7 @@ _EVALUATORS: dict[
     "Squeeze": _same,
     "Reshape": _same,
     "Pack": _joined,
+    "Unpack": _unpacked,
     "ConcatV2": _joined,
     "GatherV2": _gathered,
     "StridedSlice": _sliced,

@@ -9,12 +9,15 @@ number of examples in the batch.
 | `Batched` | each row along one axis depends on one example only |
 | `Summed` | a free part plus a sum over examples of terms of one example |
 | `Mixed` | anything else, or nothing proven |
+
+Ragged and sparse features have types of their own, in `ragged_types`.
 """
 
 from __future__ import annotations
 
+import abc
 import dataclasses
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +27,25 @@ class BatchMultiple:
     per_example: int
 
 
-Dim: TypeAlias = "int | BatchMultiple | None"
+@dataclasses.dataclass(frozen=True)
+class BatchPlusOne:
+    """The size of the row splits of a ragged batch."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSize:
+    """A size that the examples decide together, known by name only.
+
+    Attributes:
+      of: What is counted; equal names have equal sizes.
+      times: Multiple of that number.
+    """
+
+    of: Any
+    times: int = 1
+
+
+Dim: TypeAlias = "int | BatchMultiple | BatchPlusOne | DataSize | None"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +100,18 @@ class Mixed:
     remedy: str = ""
 
 
-Type: TypeAlias = "Free | Batched | Summed | Mixed"
+class Ragged(abc.ABC):
+    """A tensor of a ragged or sparse feature; see `ragged_types`.
+
+    Only rules that are registered for such tensors see them.
+    """
+
+    @property
+    @abc.abstractmethod
+    def rows(self) -> Dim:
+        """The size of axis 0."""
+
+
+Type: TypeAlias = "Free | Batched | Summed | Mixed | Ragged"
 FREE = Free()
 SUMMED = Summed()

@@ -3,6 +3,10 @@
 A *typing* rule says what type an operation's outputs have. A *factoring* rule
 takes a contraction over examples apart into one term per example. A *lifting*
 rule carries such terms through a linear operation on a sum.
+
+Operations that meet a ragged or sparse feature have typing and factoring rules
+of their own, so that no other rule sees such types. A *recognising* rule knows
+what an operation gives from the operations before it, where no type does.
 """
 
 from __future__ import annotations
@@ -26,7 +30,12 @@ LiftingRule: TypeAlias = (
     "Callable[[Analysis, tf.Operation, Factor, int], Factor]"
 )
 
+RecognisingRule: TypeAlias = "Callable[[Analysis, tf.Operation], Type | None]"
+
 TYPING: dict[str, TypingRule] = {}
+RAGGED_TYPING: dict[str, TypingRule] = {}
+RAGGED_FACTORING: dict[str, FactoringRule] = {}
+RECOGNISING: dict[str, RecognisingRule] = {}
 FACTORING: dict[str, FactoringRule] = {}
 LIFTING: dict[str, LiftingRule] = {}
 
@@ -44,6 +53,23 @@ def factoring(*op_types: str) -> Callable[[FactoringRule], FactoringRule]:
 def lifting(*op_types: str) -> Callable[[LiftingRule], LiftingRule]:
     """Registers a lifting rule for the named operation types."""
     return _into(LIFTING, op_types)
+
+
+def ragged_typing(*op_types: str) -> Callable[[TypingRule], TypingRule]:
+    """Registers a typing rule for operations on ragged features."""
+    return _into(RAGGED_TYPING, op_types)
+
+
+def ragged_factoring(
+    *op_types: str,
+) -> Callable[[FactoringRule], FactoringRule]:
+    """Registers a factoring rule for sums over ragged features' rows."""
+    return _into(RAGGED_FACTORING, op_types)
+
+
+def recognising(*op_types: str) -> Callable[[RecognisingRule], RecognisingRule]:
+    """Registers a rule that knows an operation by those before it."""
+    return _into(RECOGNISING, op_types)
 
 
 def _into(table, op_types):  # type: ignore[no-untyped-def]

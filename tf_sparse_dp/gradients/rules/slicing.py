@@ -89,7 +89,7 @@ def _strided_slice(
     rank = op.inputs[0].shape.rank
     if not isinstance(kind, Batched) or rank is None:
         return mixed(op, "has an input of unknown rank")
-    axis = _slice_axes(analysis, op, 1, rank).get(kind.axis)
+    axis = slice_axes(analysis, op, 1, rank).get(kind.axis)
     if axis is None:
         return mixed(op, "takes a part of the batch", KEEP_AXIS)
     return kind.moved_to(axis)
@@ -107,7 +107,7 @@ def _strided_slice_gradient(
     dims = analysis.sizes.value(op.inputs[0])
     if not isinstance(kind, Batched) or dims is None:
         return mixed(op, "has a shape that is not known while tracing")
-    for before, after in _slice_axes(analysis, op, 1, len(dims)).items():
+    for before, after in slice_axes(analysis, op, 1, len(dims)).items():
         if after == kind.axis:
             if dims[before] != analysis.sizes.rows(kind.per_example):
                 break
@@ -116,7 +116,7 @@ def _strided_slice_gradient(
     return mixed(op, "takes a part of the batch", KEEP_AXIS)
 
 
-def _slice_axes(
+def slice_axes(
     analysis: Analysis, op: tf.Operation, first: int, rank: int
 ) -> dict[int, int]:
     """Axes that a strided slice keeps whole: axis before -> axis after."""

@@ -48,7 +48,7 @@ def _reshape(
     after = analysis.sizes.value(op.inputs[1])
     if before is None or after is None:
         return mixed(op, "has a shape that is not known while tracing")
-    after = _without_wildcard(before, after, op)
+    after = without_wildcard(before, after, op)
     if None in after or None in before:
         return mixed(op, "has a shape that is not known while tracing")
     result = _relocated(analysis, kind, before, after)
@@ -58,9 +58,10 @@ def _reshape(
     return result
 
 
-def _without_wildcard(
+def without_wildcard(
     before: list[Dim], after: list[Dim], op: tf.Operation
 ) -> list[Dim]:
+    """The shape after a reshape, with its open size filled in if possible."""
     static = op.outputs[0].shape
     if -1 not in after and None not in after and static.rank == len(after):
         return after

@@ -1,0 +1,178 @@
+"""The terms of a table that examples look up as often as they like."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tf_sparse_dp.gradients.factors import (
+    DenseFactor,
+    Factor,
+    RowFactor,
+    parts_slack,
+)
+from tf_sparse_dp.gradients.placed import PlacedFactor
+
+
+@dataclasses.dataclass(frozen=True)
+class RaggedRowFactor(Factor):
+    """Terms with few rows that are not zero; their number varies.
+
+    A row that an example looks up several times counts as the sum. The number
+    of lookups is known only when the step runs, so XLA cannot compile this.
+
+    Attributes:
+      values: [N, width].
+      ids: Row numbers, [N].
+      examples: Whose lookup it is, int64 [N].
+      batch_size: Number of examples, int64.
+      table_shape: Shape of the table.
+      sparse: Whether sums are given as `tf.IndexedSlices`.
+    """
+
+    values: tf.Tensor
+    ids: tf.Tensor
+    examples: tf.Tensor
+    batch_size: tf.Tensor
+    table_shape: tuple[int, ...]
+    sparse: bool = True
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.table_shape
+
+    @property
+    def norms_by(self) -> str:
+        return "from sums of equal rows"
+
+    def squared_norms(self) -> tf.Tensor:
+        # Pairs of example and row, numbered without overflow: N² < 2⁶³.
+        rows = tf.unique(self.ids, tf.int64).idx
+        lookups = tf.maximum(tf.size(rows, tf.int64), 1)
+        pairs, places = tf.unique(self.examples * lookups + rows, tf.int64)
+        sums = tf.math.unsorted_segment_sum(
+            tf.cast(self.values, tf.float32), places, tf.size(pairs)
+        )
+        squares = tf.reduce_sum(tf.square(sums), 1)
+        return self._per_example(squares, pairs // lookups)
+
+    def squared_slack(self) -> tf.Tensor:
+        squares = tf.reduce_sum(tf.square(tf.cast(self.values, tf.float32)), 1)
+        counts = self._per_example(tf.ones_like(squares), self.examples)
+        # M² = (Σ_j |v_j|)² ≤ n Σ_j |v_j|² for n lookups.
+        mass = counts * self._per_example(squares, self.examples)
+        return parts_slack(mass)
+
+    def _per_example(self, values: tf.Tensor, examples: tf.Tensor) -> tf.Tensor:
+        return tf.math.unsorted_segment_sum(values, examples, self.batch_size)
+
+    def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor | tf.IndexedSlices:
+        values = self._weighted(weights)
+        total = tf.IndexedSlices(
+            tf.reshape(values, [-1, *self.table_shape[1:]]),
+            self.ids,
+            tf.constant(self.table_shape, tf.int64),
+        )
+        return total if self.sparse else tf.convert_to_tensor(total)
+
+    def _weighted(self, weights: tf.Tensor) -> tf.Tensor:
+        weights = tf.gather(weights, self.examples)[:, None]
+        return tf.math.multiply_no_nan(
+            self.values, tf.cast(weights, self.values.dtype)
+        )
+
+    def per_example(self) -> tf.Tensor:
+        rows = self.table_shape[0]
+        places = self.examples * rows + tf.cast(self.ids, tf.int64)
+        terms = tf.math.unsorted_segment_sum(
+            self.values, places, self.batch_size * rows
+        )
+        return tf.reshape(terms, [-1, *self.table_shape])
+
+    def scaled(self, scale: tf.Tensor | float) -> Factor:
+        values = self.values * tf.cast(scale, self.values.dtype)
+        return dataclasses.replace(self, values=values)
+
+    def cast(self, dtype: tf.DType) -> Factor:
+        wide = dtype if dtype.size >= 4 else tf.float32
+        return dataclasses.replace(self, values=tf.cast(self.values, wide))
+
+    def masked(self, valid: tf.Tensor) -> Factor:
+        return dataclasses.replace(self, values=self._weighted(valid))
+
+    def grouped(self, size: int) -> Factor:
+        groups = self.batch_size // size
+        whole = self.examples < groups * size
+        return dataclasses.replace(
+            self,
+            values=tf.boolean_mask(self.values, whole),
+            ids=tf.boolean_mask(self.ids, whole),
+            examples=tf.boolean_mask(self.examples, whole) // size,
+            batch_size=groups,
+        )
+
+    def reshaped(self, shape: Sequence[int]) -> Factor:
+        if tuple(shape) == self.table_shape:
+            return self
+        return super().reshaped(shape)
+
+    def joined(self, others: Sequence[Factor]) -> Factor | None:
+        factors = [self, *map(as_ragged, others)]
+        if any(factor is None for factor in factors):
+            return None
+        return dataclasses.replace(
+            self,
+            values=tf.concat([f.values for f in factors], 0),  # type: ignore[union-attr]
+            ids=tf.concat([tf.cast(f.ids, tf.int64) for f in factors], 0),  # type: ignore[union-attr]
+            examples=tf.concat([f.examples for f in factors], 0),  # type: ignore[union-attr]
+            sparse=all(factor.sparse for factor in factors),  # type: ignore[union-attr]
+        )
+
+
+def as_ragged(factor: Factor) -> RaggedRowFactor | None:
+    """The same terms without a fixed number of lookups; None if not rows."""
+    if isinstance(factor, RaggedRowFactor):
+        return factor
+    if isinstance(factor, PlacedFactor):
+        factor = factor.as_rows()
+    if not isinstance(factor, RowFactor):
+        return None
+    batch_size = tf.shape(factor.ids, tf.int64)[0]
+    return RaggedRowFactor(
+        tf.reshape(factor.values, [-1, factor.values.shape[2]]),
+        tf.reshape(factor.ids, [-1]),
+        tf.repeat(tf.range(batch_size), factor.rows_per_example),
+        batch_size,
+        factor.table_shape,
+        factor.sparse,
+    )
+
+
+def summed_rows(
+    rows: tf.Tensor,
+    examples: tf.Tensor,
+    batch_size: tf.Tensor,
+    axes: Sequence[int] = (),
+) -> DenseFactor:
+    """Terms that are sums of an example's rows, and over some of their axes.
+
+    Args:
+      rows: [N, ...], with sizes that are known but for the first.
+      examples: Whose row it is, [N].
+      batch_size: Number of examples.
+      axes: Axes of `rows` that are summed over as well.
+    """
+    terms = tf.math.unsorted_segment_sum(
+        tf.reduce_sum(rows, axes) if axes else rows, examples, batch_size
+    )
+    squares = tf.square(tf.cast(rows, tf.float32))
+    squares = tf.reduce_sum(squares, list(range(1, rows.shape.rank)))
+    counts = tf.math.unsorted_segment_sum(
+        tf.ones_like(squares), examples, batch_size
+    )
+    parts = counts * math.prod(rows.shape[axis] for axis in axes)
+    mass = tf.math.unsorted_segment_sum(squares, examples, batch_size)
+    return DenseFactor(terms, parts_slack(parts * mass))
