@@ -163,25 +163,26 @@ def paired_rows(
     The tape joins the lookups of one table. Lookups of single examples can
     stay joined; a lookup that all examples share must be taken out first.
     """
-    if isinstance(analysis.type(values), Batched):
+    rows, numbers = _leaves(analysis, values), _leaves(analysis, ids)
+    if len(rows) != len(numbers):
         return [(values, ids)]
-    parts = []
-    for tensor in (values, ids):
-        op = tensor.op
-        if op.type != "ConcatV2" or analysis.sizes.scalar(op.inputs[-1]) != 0:
-            return [(values, ids)]
-        parts.append(list(op.inputs[:-1]))
-    if len(parts[0]) != len(parts[1]):
-        return [(values, ids)]
-    for rows, numbers in zip(*parts, strict=True):
-        sizes = [analysis.sizes.dims(tensor) for tensor in (rows, numbers)]
+    for pair in zip(rows, numbers, strict=True):
+        sizes = [analysis.sizes.dims(tensor) for tensor in pair]
         if None in sizes or sizes[0][0] != sizes[1][0] or sizes[0][0] is None:  # type: ignore[index]
             return [(values, ids)]
-    return [
-        pair
-        for rows, numbers in zip(*parts, strict=True)
-        for pair in paired_rows(analysis, rows, numbers)
-    ]
+    return list(zip(rows, numbers, strict=True))
+
+
+def _leaves(analysis: Analysis, tensor: tf.Tensor) -> list[tf.Tensor]:
+    """What a tensor was joined from, along axis 0."""
+    op = tensor.op
+    if (
+        isinstance(analysis.type(tensor), Batched)
+        or op.type != "ConcatV2"
+        or analysis.sizes.scalar(op.inputs[-1]) != 0
+    ):
+        return [tensor]
+    return [leaf for part in op.inputs[:-1] for leaf in _leaves(analysis, part)]
 
 
 def check_shared_rows(
