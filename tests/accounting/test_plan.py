@@ -149,6 +149,8 @@ def test_bad_numbers(arguments, error, words, poisson):
         ({"sampling_probability": math.nan}, "sampling_probability is nan"),
         ({"composition_unit": "epoch"}, "expected 'step' or 'pass'"),
         ({"num_compositions": 0}, "num_compositions is 0"),
+        ({"examples_per_unit": 0}, "examples_per_unit is 0"),
+        ({"examples_per_unit": 2.0}, "examples_per_unit is 2.0"),
         ({"overflow_probability": math.nan}, "overflow_probability is nan"),
         ({"overflow_probability": -0.1}, "overflow_probability is -0.1"),
         ({"neighbouring_relation": "replace_one"}, "expected one of"),

@@ -243,8 +243,9 @@ def test_neighbours_are_close(kind: str, size: int) -> None:
         assert largest > 0.99 * CLIP_NORM
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    ("size", "jit_compile"), [(1, False), (2, False), (5, False), (5, True)]
+)
 @pytest.mark.parametrize("kind", [k for k in KINDS if "cancel" not in k])
 def test_sums_are_those_of_a_loop_over_units(
     kind: str, size: int, jit_compile: bool
@@ -291,10 +292,9 @@ def test_padding_within_a_unit_has_no_influence(
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e30])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_unit_without_a_norm_counts_as_zero(
-    kind: str, bad: float, jit_compile: bool
+    kind: str, jit_compile: bool
 ) -> None:
     """One bad example takes its unit with it, and nobody else's."""
     batch = _batch(kind, 2)
@@ -303,9 +303,10 @@ def test_a_unit_without_a_norm_counts_as_zero(
     for place, array in enumerate(batch):
         if array.dtype.kind != "f":
             continue
-        broken = [a.copy() for a in batch]
-        broken[place][3].flat[-1] = bad
-        np.testing.assert_array_equal(sums(broken, _all(2)), expected)
+        for bad in (np.nan, np.inf, -np.inf, 1e30):
+            broken = [a.copy() for a in batch]
+            broken[place][3].flat[-1] = bad
+            np.testing.assert_array_equal(sums(broken, _all(2)), expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -81,6 +81,12 @@ def check_sampling(sampling: object) -> None:
             f"sampling.num_compositions is {sampling.num_compositions}, "
             "expected at least 1. Plan for at least one step or pass."
         )
+    size = sampling.examples_per_unit
+    if not isinstance(size, int) or size < 1:
+        raise ValueError(
+            f"sampling.examples_per_unit is {size!r}, expected an integer of "
+            "at least 1. Say how many consecutive rows are one unit's."
+        )
     if not 0 <= sampling.overflow_probability <= 1:
         raise ValueError(
             "sampling.overflow_probability is "
