@@ -508,7 +508,46 @@ def _transposed_sparse(batch: dict[str, Any]) -> Any:
     return tf.sparse.sparse_dense_matmul(batch["counts"], product)
 
 
+def _wide(batch: dict[str, Any]) -> tuple[Any, Any]:
+    """Rows of 27 columns, and how many rows there are in the batch."""
+    rows = tf.tile(tf.gather(TABLE, batch["ids"].values), [1, ROWS])
+    return rows, tf.shape(rows)[0]
+
+
+def _scaled(batch: dict[str, Any], scale: Any) -> Any:
+    rows = tf.gather(TABLE, batch["ids"].values) * tf.stop_gradient(scale)
+    return tf.reduce_sum(batch["ids"].with_values(rows), 1)
+
+
+def _column_by_the_number_of_values(batch: dict[str, Any]) -> Any:
+    rows, count = _wide(batch)
+    return _scaled(batch, tf.slice(rows, tf.stack([0, count]), [-1, 1]))
+
+
+def _as_many_columns_as_values(batch: dict[str, Any]) -> Any:
+    rows, count = _wide(batch)
+    taken = tf.slice(rows, [0, 0], tf.stack([-1, count]))
+    return _scaled(batch, tf.reduce_mean(taken, 1, keepdims=True))
+
+
+def _padded_to_the_number_of_values(batch: dict[str, Any]) -> Any:
+    rows, count = _wide(batch)
+    padded = tf.raw_ops.StridedSliceGrad(
+        shape=tf.stack([count, count]),
+        begin=[0, 0],
+        end=[0, 2],
+        strides=[1, 1],
+        dy=rows[:, :2],
+        begin_mask=1,
+        end_mask=1,
+    )
+    return _scaled(batch, tf.reduce_mean(padded, 1, keepdims=True))
+
+
 ATTACKS = [
+    _column_by_the_number_of_values,
+    _as_many_columns_as_values,
+    _padded_to_the_number_of_values,
     _position,
     _number_of_values,
     _number_of_values_as_a_shape,

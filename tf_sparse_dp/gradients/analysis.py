@@ -40,6 +40,7 @@ from tf_sparse_dp.gradients.sizes import Sizes, key
 from tf_sparse_dp.gradients.types import (
     FREE,
     Batched,
+    DataSize,
     Free,
     Mixed,
     Ragged,
@@ -75,6 +76,11 @@ _SIZES = {
     "Tile": (1,),
     "UnsortedSegmentSum": (2,),
 }
+# Of these, only the first entry speaks of the axis that holds the rows. Another
+# axis of such a size would show an example how many values others have.
+_SIZES_OF_ROWS = frozenset(
+    "BroadcastTo Fill Reshape Slice StridedSliceGrad Tile".split()
+)
 _NUMBER_OF_VALUES = (
     "The number of values that all examples of the batch have together must "
     "not be used as a number. Average per example, and then over the batch."
@@ -394,6 +400,10 @@ class Analysis:
             entries = self.sizes.value(op.inputs[place])
             if isinstance(inputs[place], Mixed):
                 if entries is None or None in entries:
+                    continue
+                if op.type in _SIZES_OF_ROWS and any(
+                    isinstance(entry, DataSize) for entry in entries[1:]
+                ):
                     continue
                 inputs[place] = FREE
             sized |= self.sizes.has_data_size(op.inputs[place])
