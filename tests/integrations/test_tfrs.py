@@ -71,6 +71,8 @@ def _dot(**options: Any) -> Any:
 
 
 BUILT_RANKINGS: dict[str, Callable[[], Any]] = {
+    "DLRM": _dot,
+    "DLRM, self_interaction": lambda: _dot(self_interaction=True),
     "DLRM, skip_gather": lambda: _dot(skip_gather=True),
     "DCN": lambda: _crossed(tfrs.layers.dcn.Cross),
     "DCN, low rank": lambda: _crossed(

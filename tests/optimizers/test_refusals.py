@@ -89,8 +89,8 @@ MIXING = {
     ),
     "drops examples": (
         lambda x: tf.boolean_mask(x, x[:, 0] > 0),
-        "Where has no",
-        "Rewrite",
+        "Where finds entries by example data",
+        "Multiply by the mask",
     ),
     "branches on a total": (
         lambda x: tf.cond(tf.reduce_sum(x) > 0, lambda: x, lambda: 2 * x),

@@ -9,6 +9,10 @@ import tensorflow as tf
 
 from tf_sparse_dp.gradients.factors import Factor, RowFactor
 from tf_sparse_dp.gradients.rows import example_major
+from tf_sparse_dp.gradients.rules.masks import (
+    chosen_entries,
+    restored_entries,
+)
 from tf_sparse_dp.gradients.rules.registry import factoring, mixed, typing
 from tf_sparse_dp.gradients.types import (
     SUMMED,
@@ -60,6 +64,10 @@ def _gather(
         ],
     )
     added = len(indices_shape) - batch_dims  # type: ignore[arg-type]
+    if len(values_shape) == 1:  # type: ignore[arg-type]
+        chosen = chosen_entries(analysis, *op.inputs[:2])
+        if chosen is not None:
+            return chosen
     if isinstance(values, Free) and isinstance(indices, Batched):
         if batch_dims:
             return mixed(op, "gathers from a constant per position")
@@ -105,6 +113,12 @@ def _scatter(
     analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]
 ) -> Type:
     values, ids, count = inputs
+    if op.inputs[0].shape.rank == 1:
+        restored = restored_entries(analysis, *op.inputs)
+        if restored is not None:
+            rows = analysis.sizes.rows(restored.per_example)
+            analysis.sizes.set_dims(op.outputs[0], [rows])
+            return restored
     if (
         isinstance(values, Batched)
         and values == ids
