@@ -41,6 +41,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=500,
         help="how many random graphs to examine",
     )
+    parser.addoption(
+        "--data",
+        type=pathlib.Path,
+        help="a file of real visits for the test of retrieval, as "
+        "examples/visits.py reads it; generated data without",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

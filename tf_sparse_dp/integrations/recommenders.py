@@ -198,6 +198,8 @@ class _Catalogue:
     def __init__(self, features: Any, ids: Any):
         if isinstance(features, tf.data.Dataset):
             features = tf.nest.map_structure(lambda *t: tf.stack(t), *features)
+        elif isinstance(features, list):
+            features = tf.convert_to_tensor(features)
         self.features = tf.nest.map_structure(tf.convert_to_tensor, features)
         rows = tf.nest.flatten(self.features)
         if ids is None and len(rows) == 1 and rows[0].shape.rank == 1:
