@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import random
+from collections.abc import Iterator
 from typing import Any
 
 # Before TensorFlow is first imported, or it has no effect.
@@ -98,3 +99,19 @@ def seeded() -> np.random.Generator:
     np.random.seed(0)
     tf.keras.utils.set_random_seed(0)
     return np.random.default_rng(0)
+
+
+@pytest.fixture
+def undeclared() -> Iterator[None]:
+    """Forgets the rules that a test declares with `tf_sparse_dp.rules`."""
+    from tf_sparse_dp.gradients.rules import declared, registry
+
+    tables = (registry.TYPING, registry.FACTORING, registry.LIFTING)
+    before = [dict(table) for table in tables]
+    names = set(declared._DECLARED)
+    yield
+    for table, rules in zip(tables, before, strict=True):
+        table.clear()
+        table.update(rules)
+    declared._DECLARED.clear()
+    declared._DECLARED.update(names)

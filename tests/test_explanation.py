@@ -99,6 +99,20 @@ def test_every_form_of_gradient(optimizer: Callable[[], Any]) -> None:
     assert repr(explanation) == text
 
 
+def test_units_of_several_examples() -> None:
+    model = recommender()
+    model.compile(optimizer=private(examples_per_unit=3), loss="mse")
+    explanation = tsdp.explain(model, RECOMMENDER_BATCH)
+    assert explanation.examples_per_unit == 3
+    text = " ".join(str(explanation).split())
+    assert "Each run of 3 consecutive examples is clipped as one unit" in text
+    assert "per unit:" in text
+    score = by_layer(explanation)["score/kernel"]
+    assert score.positions == 1  # Of an example; of a unit there are 3.
+    assert score.norms == "from Gram matrices"
+    assert score.cost.norms == 9 * (10 + 1 + 1)
+
+
 def test_nothing_changes() -> None:
     model = small_run.model(metrics=["mae"])
     small_run.train(model, 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,24 +11,15 @@ import tensorflow as tf
 
 import tf_sparse_dp as tsdp
 from tests.optimizers.refusals import FEATURES, TARGETS, Through, compiled
-from tf_sparse_dp.gradients.rules import declared, registry
+from tf_sparse_dp.gradients.rules import registry
+
+pytestmark = pytest.mark.usefixtures("undeclared")
 
 TABLES = (registry.TYPING, registry.FACTORING, registry.LIFTING)
 BEFORE = tf.Variable(np.random.RandomState(1).randn(3, 3).astype("float32"))
 AFTER = tf.Variable(np.random.RandomState(2).randn(3, 2).astype("float32"))
 SHIFT = tf.Variable(np.zeros(2, "float32"))
 X = np.random.RandomState(0).randn(6, 3)
-
-
-@pytest.fixture(autouse=True)
-def undone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Forgets what a test declares."""
-    before = [dict(table) for table in TABLES]
-    monkeypatch.setattr(declared, "_DECLARED", set())
-    yield
-    for table, rules in zip(TABLES, before, strict=True):
-        table.clear()
-        table.update(rules)
 
 
 def unknown(*op_types: str) -> None:
@@ -72,7 +63,7 @@ def test_a_declared_rule_trains_and_is_named() -> None:
     tsdp.rules.rowwise(*BESSEL)
     explanation = tsdp.explain(model, (FEATURES, TARGETS))
     assert explanation.separable
-    assert explanation.user_rules == BESSEL
+    assert explanation.declared_rules == BESSEL
     assert "registered for: BesselI0e, BesselI1e" in " ".join(
         str(explanation).split()
     )
@@ -83,9 +74,12 @@ def test_a_declared_rule_trains_and_is_named() -> None:
         "nobody proves" in text and "BesselI0e, BesselI1e" in text
         for text in statement.assumptions
     )
+    # A run that is restored elsewhere still rests on them.
+    again = type(model.optimizer).from_config(model.optimizer.get_config())
+    assert again.privacy_statement().assumptions == statement.assumptions
     # A model that does without them does not rest on them.
     plain = tsdp.explain(compiled(Through(tf.tanh)), (FEATURES, TARGETS))
-    assert plain.user_rules == ()
+    assert plain.declared_rules == ()
 
 
 def _reversed(x: Any) -> Any:

@@ -168,6 +168,15 @@ def test_dropout_is_switched_off_and_nothing_changes() -> None:
         np.testing.assert_array_equal(old, new)
 
 
+def test_the_rounding_of_a_gradient_that_vanishes_is_no_mixing() -> None:
+    ids = keras.Input((5,), dtype="int32")
+    seen = layers.Embedding(9, 4)(ids)
+    scores = layers.Reshape((5,))(layers.Dense(1, name="scores")(seen))
+    weights = layers.Softmax()(scores)  # The bias of the scores cancels.
+    model = compiled(keras.Model(ids, layers.Dense(1)(weights)), IDS)
+    assert tsdp.check_separable(model, (IDS, TARGETS)).separable
+
+
 def test_a_batch_of_a_sampling() -> None:
     model = small_run.model()
     for batch in small_run.dataset():

@@ -15,7 +15,7 @@ from tf_sparse_dp.gradients.explain import (
 )
 from tf_sparse_dp.gradients.memory import ExampleWrite, Memory, weights_of
 from tf_sparse_dp.gradients.paths import Layers, path, stages
-from tf_sparse_dp.gradients.rules.declared import declared
+from tf_sparse_dp.gradients.rules.declared import declared_among
 from tf_sparse_dp.gradients.separation import Gradient, Separation
 from tf_sparse_dp.optimizers.wrapper import FLOAT16_REFUSAL, PrivateWrapper
 from tf_sparse_dp.traced_step import batch_spec, trace
@@ -64,7 +64,9 @@ def explain(model: Any, batch: Any) -> Explanation:
     explanation = _joined(reader.found)
     # What is written after the gradients were read is known only now.
     writes = example_writes(model, reader.memories)
-    remembered = [_whole_step(write.refusal()) for write in writes]
+    remembered = [
+        _whole_step(write.refusal(), reader.layers) for write in writes
+    ]
     return dataclasses.replace(
         explanation, refusals=(*explanation.refusals, *remembered)
     )
@@ -89,6 +91,7 @@ class _Reader:
     def forget(self) -> None:
         self.found: list[Explanation] = []
         self.memories: list[Memory] = []
+        self.layers: Layers | None = None
 
     def read(
         self, gradients: Sequence[Gradient], variables: Sequence[Any]
@@ -112,8 +115,9 @@ class _Reader:
             entries = self._entries(separation, names, shapes)
             refusals += _grouped(entries)
             refusals += self._refused_step(separation, names)
-            met = {op.type for op in separation.analysis.operations}
-            options["user_rules"] = tuple(t for t in declared() if t in met)
+            options["declared_rules"] = declared_among(
+                separation.analysis.operations
+            )
         self.found.append(
             Explanation(
                 variables=tuple(entries), refusals=tuple(refusals), **options
@@ -127,9 +131,10 @@ class _Reader:
         names: Sequence[str],
         shapes: Sequence[tuple[int, ...]],
     ) -> list[VariableExplanation]:
-        layers = self._layers(separation)
+        layers = self.layers = self._layers(separation)
+        unit = getattr(self._model.optimizer, "examples_per_unit", 1)
         entries = [
-            explained(name, shape, gradient, part)
+            explained(name, shape, gradient, part, unit)
             for name, shape, gradient, part in zip(
                 names,
                 shapes,
@@ -184,10 +189,16 @@ class _Reader:
         return refusals
 
 
-def _whole_step(error: NotSeparableError) -> Refusal:
+def _whole_step(
+    error: NotSeparableError, layers: Layers | None = None
+) -> Refusal:
+    layer = ""
+    if layers is not None and error.operation:
+        layer = layers.layer(error.operation)
     return Refusal(
         reason=error.reason or str(error),
         operation=error.operation,
+        layer=layer,
         remedy=error.remedy,
     )
 

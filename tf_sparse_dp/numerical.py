@@ -28,7 +28,8 @@ Rows: TypeAlias = "tuple[int, ...]"
 Split: TypeAlias = "tuple[bool, ...]"  # Which rows are replaced, or counted.
 Part: TypeAlias = "tuple[float, Any]"  # A factor and a gradient.
 
-# Of a gradient's norm: what rounding may change it by, over the tolerance.
+# What rounding may change a gradient by, relative to the gradients and over
+# the tolerance.
 _ROUNDING = 0.01
 _MOST_NORMS = 4
 
@@ -102,6 +103,7 @@ class Experiment:
     ):
         self._run = run
         self._again = functools.cache(run)
+        self._change = functools.cache(self._largest_change)
         self._names = list(names)
         self._mean = loss_reduction == "mean"
         self._tolerance = tolerance
@@ -334,7 +336,7 @@ class Experiment:
         norms = self._again(rows, (True,) * len(rows)).norms
         return None if norms is None else self._scale(rows) * norms
 
-    def _change(self, variable: int) -> float:
+    def _largest_change(self, variable: int) -> float:
         return _largest(
             _norm(
                 [
@@ -347,7 +349,9 @@ class Experiment:
 
     def _relative(self, variable: int, parts: Sequence[Part]) -> float:
         whole = _norm([self._gradient(variable, self._none)])
-        size = self._change(variable) + _ROUNDING * whole
+        # Where a gradient vanishes (that of a bias before a softmax, say), all
+        # there is of it is rounding of what the others are made of.
+        size = self._change(variable) + _ROUNDING * (whole + self.influence())
         return _over(_norm(parts), size)
 
     def _finding(

@@ -95,7 +95,8 @@ def check(
     Args:
       losses: Maps tensors with one row per example to one loss per example,
         [B], and uses trainable variables before and after what is tested, so
-        that both its value and its gradient matter.
+        that both its value and its gradient matter. AutoGraph does not touch
+        it.
       inputs: At least 4 different examples: arrays or tensors.
       tolerance: Relative deviation up to which things count as equal.
       seed: Of the random changes.
@@ -199,7 +200,9 @@ class _Tested:
                 self._spec(part, rows) if self._static else open_spec(part)
                 for part in self._batch
             ]
-            function = tf.function(self._step, input_signature=specs)
+            function = tf.function(
+                self._step, input_signature=specs, autograph=False
+            )
             function.get_concrete_function()
             self._functions[size] = function
         return self._functions[size]

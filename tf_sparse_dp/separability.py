@@ -213,11 +213,14 @@ class _Step:
             self.run(tuple(rows), (True,) * self.rows)
             after.append([variable.numpy() for variable in self._kept])
         changed = [
-            variable.name
+            variable.name.split(":")[0]
             for variable, one, other in zip(self._kept, *after, strict=True)
             if not np.array_equal(one, other)
         ]
-        seen = [write.variable or write.operation for write in self._writes]
+        seen = [
+            (write.variable or write.operation).split(":")[0]
+            for write in self._writes
+        ]
         names = list(dict.fromkeys([*changed, *seen]))
         return Finding(
             test="No variable but metrics keeps anything of the examples",

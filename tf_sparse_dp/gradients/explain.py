@@ -21,14 +21,16 @@ _WIDTH = 79
 class Cost:
     """What taking a gradient apart costs, estimated from shapes.
 
-    Per example; multiply by the batch size. Not counted: the clipped sum
-    itself, because it takes the place of the gradient's own contraction,
-    which is then not computed; and what is linear in the factors' sizes.
+    Per unit of privacy, which is an example unless `examples_per_unit` says
+    otherwise; multiply by the number of units in a batch. Not counted: the
+    clipped sum itself, because it takes the place of the gradient's own
+    contraction, which is then not computed; and what is linear in the sizes
+    of the factors.
 
     Attributes:
       contraction: Multiply-adds of the gradient's own contraction, which the
         step does with or without privacy.
-      norms: Multiply-adds for the example's norm.
+      norms: Multiply-adds for the norm.
       memory: Bytes held while norms are taken.
     """
 
@@ -140,8 +142,8 @@ class Explanation:
       examples_per_unit: How many consecutive examples are clipped as one.
       variables: One entry per trainable variable.
       refusals: What the step would be refused for, each once.
-      user_rules: Types of operations that were typed by rules which the user
-        registered.
+      declared_rules: Types of operations in the step that have a rule of the
+        user's, see `tf_sparse_dp.rules`.
     """
 
     model: str
@@ -149,7 +151,7 @@ class Explanation:
     examples_per_unit: int = 1
     variables: tuple[VariableExplanation, ...]
     refusals: tuple[Refusal, ...]
-    user_rules: tuple[str, ...] = ()
+    declared_rules: tuple[str, ...] = ()
 
     @property
     def separable(self) -> bool:
@@ -197,16 +199,18 @@ class Explanation:
         if cost.contraction:
             share = cost.norms / cost.contraction
             sentences.append(
-                "Cost, estimated from shapes, per example: "
+                "Cost, estimated from shapes, per "
+                f"{'unit' if self.examples_per_unit > 1 else 'example'}: "
                 f"{cost.norms:,} multiply-adds for norms, {share:.0%} of the "
-                f"{cost.contraction:,} in the gradients' own contractions, and "
+                f"{cost.contraction:,} in the gradients' own contractions (a "
+                "forward and backward pass takes about three times those), and "
                 f"{cost.memory:,} bytes. The clipped sums take the place of "
-                "those contractions."
+                "the gradients' own contractions."
             )
-        if self.user_rules:
+        if self.declared_rules:
             sentences.append(
                 "This rests on rules that were registered for: "
-                f"{', '.join(self.user_rules)}."
+                f"{', '.join(self.declared_rules)}."
             )
         return [textwrap.fill(sentence, _WIDTH) for sentence in sentences]
 
@@ -234,6 +238,7 @@ def explained(
     shape: Sequence[int],
     gradient: Gradient,
     part: Separated | None,
+    examples_per_unit: int = 1,
 ) -> VariableExplanation:
     """The explanation of a gradient that was not refused."""
     shape = tuple(shape)
@@ -253,6 +258,8 @@ def explained(
         sparse = terms.sparse
     elif isinstance(terms, RaggedRowFactor):
         form, sparse = "rows", terms.sparse
+    if examples_per_unit > 1:
+        terms = terms.grouped(examples_per_unit)  # As it is clipped.
     return VariableExplanation(
         name=name,
         shape=shape,

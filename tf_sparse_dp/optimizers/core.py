@@ -15,6 +15,7 @@ from tf_sparse_dp.errors import NotSeparableError
 from tf_sparse_dp.gradients.clipping import clip_and_sum
 from tf_sparse_dp.gradients.loss_scale import LossScale
 from tf_sparse_dp.gradients.memory import Memory
+from tf_sparse_dp.gradients.rules.declared import declared_among
 from tf_sparse_dp.gradients.separation import Gradient, Separation
 from tf_sparse_dp.mechanisms.gaussian import Gaussian
 from tf_sparse_dp.mechanisms.interface import Mechanism, Sum
@@ -88,6 +89,7 @@ class PrivateStep:
         self._traced: weakref.WeakSet[tf.Graph] = weakref.WeakSet()
         self._memories: list[Memory] = []
         self._own_variables: Callable[[], Iterable[Any]] = tuple
+        self.declared_rules: set[str] = set()  # What the guarantee rests on.
 
     def release(
         self,
@@ -106,6 +108,9 @@ class PrivateStep:
         self.check_reduction(separation, names)
         valid, consistent = self.validity(separation)
         self._keep_clean(Memory(separation.analysis))
+        self.declared_rules.update(
+            declared_among(separation.analysis.operations)
+        )
         parts = separation.parts
         terms = [
             p.terms for p in parts if p is not None and p.terms is not None

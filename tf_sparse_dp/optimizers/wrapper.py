@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,7 +18,6 @@ from tf_sparse_dp.accounting.statement import (
 from tf_sparse_dp.errors import PrivacyStateError
 from tf_sparse_dp.gradients.effects import PRIVATE_UPDATE
 from tf_sparse_dp.gradients.memory import weights_of
-from tf_sparse_dp.gradients.rules.declared import declared
 from tf_sparse_dp.gradients.separation import Gradient
 from tf_sparse_dp.mechanisms.interface import Mechanism
 from tf_sparse_dp.optimizers.core import PrivateStep
@@ -242,7 +241,7 @@ class PrivateWrapper:
             compositions=self._spending.count(),
             examples_per_unit=step.examples_per_unit,
             seeded=step.keys.seeded,
-            extra_assumptions=_assumptions(),
+            extra_assumptions=_assumptions(step.declared_rules),
         )
 
     def forget_refusals(self) -> tuple[int, int]:
@@ -381,6 +380,8 @@ class PrivateWrapper:
             # A SavedModel of tf-keras keeps the configuration but no variables
             # of the optimizer.
             config["compositions"] = self._spending.count()
+        if step.declared_rules:
+            config["declared_rules"] = sorted(step.declared_rules)
         if step.plan is None:
             config["noise_multiplier"] = step.noise_multiplier
             config["expected_batch_size"] = step.expected_batch_size
@@ -404,19 +405,20 @@ class PrivateWrapper:
                 sampling=_made(config.pop("sampling"), sampling),
             )
         spent = config.pop("compositions", 0)
+        declared_rules = config.pop("declared_rules", ())
         optimizer = cls(**config)
+        optimizer._private.declared_rules.update(declared_rules)
         optimizer._spending.raise_count(spent)
         return optimizer
 
 
-def _assumptions() -> tuple[str, ...]:
-    operations = declared()
-    if not operations:
+def _assumptions(declared_rules: Collection[str]) -> tuple[str, ...]:
+    if not declared_rules:
         return _ASSUMPTIONS
     return (
         *_ASSUMPTIONS,
         "Rules that were registered with tf_sparse_dp.rules are right; nobody "
-        f"proves them. Registered for: {', '.join(operations)}.",
+        f"proves them. Registered for: {', '.join(sorted(declared_rules))}.",
     )
 
 

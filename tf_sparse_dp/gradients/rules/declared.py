@@ -7,7 +7,7 @@ operations with state cannot have one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import tensorflow as tf
@@ -45,6 +45,11 @@ _RESERVED = (
 def declared() -> tuple[str, ...]:
     """The types of operations that users declared rules for, sorted."""
     return tuple(sorted(_DECLARED))
+
+
+def declared_among(operations: Iterable[tf.Operation]) -> tuple[str, ...]:
+    """Those of them that some of the operations are of, sorted."""
+    return tuple(sorted(_DECLARED & {op.type for op in operations}))
 
 
 def typing(*op_types: str) -> Callable[[TypingRule], TypingRule]:
