@@ -96,6 +96,7 @@ def subject(program: Program) -> Subject:
         program.draw,
         program.rows,
         program.dtype == tf.float64,
+        program.tensors,
     )
 
 

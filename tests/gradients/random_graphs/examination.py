@@ -41,6 +41,7 @@ class Subject:
       draw: A random batch of so many rows.
       rows: The batch size to draw.
       precise: Whether the loss is computed in float64.
+      tensors: The batch as the traced step gets it.
     """
 
     loss: Callable[..., Any]
@@ -49,6 +50,9 @@ class Subject:
     draw: Callable[[np.random.RandomState, int], list[np.ndarray]]
     rows: int
     precise: bool = True
+    tensors: Callable[[Sequence[np.ndarray]], list[Any]] = lambda batch: [
+        tf.constant(array) for array in batch
+    ]
 
     @property
     def static(self) -> bool:
@@ -90,6 +94,10 @@ class Terms:
     squared_norms: np.ndarray
     slack: np.ndarray
     clipped: np.ndarray
+
+
+class Inconsistent(Exception):
+    """A batch for which a step would not be taken."""
 
 
 class Examination:
@@ -153,6 +161,7 @@ class Examination:
             tf.add_n([f.squared_norms() for f in factors]),
             tf.add_n(slacks),
             _flat(shares, shapes),
+            separation.consistent,
         )
 
     def run(
@@ -160,12 +169,14 @@ class Examination:
     ) -> Terms:
         if valid is None:
             valid = np.ones(len(batch[0]), bool)
-        tensors = [tf.constant(array) for array in (*batch, valid)]
-        result = self._step(*tensors)
+        result = self._step(*self.subject.tensors(batch), tf.constant(valid))
         if not self.finding.accepted:
             nothing = np.zeros(0)
             return Terms(result.numpy(), *[nothing] * 5)
-        return Terms(*[tensor.numpy() for tensor in result])
+        *arrays, consistent = (tensor.numpy() for tensor in result)
+        if not consistent:
+            raise Inconsistent
+        return Terms(*arrays)
 
     def draw(self, rows: int | None = None) -> list[np.ndarray]:
         return self.subject.draw(
@@ -174,10 +185,13 @@ class Examination:
 
     def examine(self) -> Finding:
         """Finds the truth, and checks what was accepted against it."""
-        with np.errstate(all="ignore"):
-            self._separability()
-            if self.finding.accepted and self.finding.separable is not None:
-                self._check()
+        try:
+            with np.errstate(all="ignore"):
+                self._separability()
+                if self.finding.accepted and self.finding.separable is not None:
+                    self._check()
+        except Inconsistent:
+            self.finding.separable = None
         return self.finding
 
     def _separability(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tests.gradients.random_graphs import entries, places
+from tests.gradients.random_graphs import bags, entries, places
 from tests.gradients.random_graphs.programs import Program
 
 # Each step with how often it is tried.
@@ -22,6 +22,8 @@ STEPS: dict[Callable[[Program], None], int] = {
     entries.choice: 2,
     entries.lookup: 3,
     entries.candidates: 2,
+    bags.bag: 8,
+    bags.lengths: 3,
     entries.one_hot: 1,
     entries.gather: 3,
     entries.scatter: 1,

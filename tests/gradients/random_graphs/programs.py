@@ -23,6 +23,8 @@ LARGEST_VALUE = 1e3
 MOST_ENTRIES = 400
 MOST_AXES = 4
 TABLE_ROWS = 5
+LONGEST_BAG = 3
+BAGS = 5  # The place of the ragged feature, behind all others.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,9 +100,10 @@ class Program:
         self.width, self.length = r.choice(sizes), r.choice([1, *sizes[:-1]])
         self.steps: list[Step] = []
         self.variables: list[Any] = []
+        self.ragged = r.random() < 0.2
         self.inputs = self.draw(self.numbers)
         self.context = Context(self.rows, self.variables)
-        self.pool = [Value(tf.constant(array), 0) for array in self.inputs]
+        self.pool = [Value(x, 0) for x in self.tensors(self.inputs)]
         self.floats = [
             i for i, v in enumerate(self.pool) if v.tensor.dtype.is_floating
         ]
@@ -113,23 +116,46 @@ class Program:
     def draw(
         self, numbers: np.random.RandomState, rows: int | None = None
     ) -> list[np.ndarray]:
-        """A batch: features, sequences of features, labels, ids, id lists."""
+        """A batch: features, sequences of features, labels, ids, id lists.
+
+        Then, perhaps, ids and how many of them each example has.
+        """
         rows = self.rows if rows is None else rows
         kind = self.dtype.as_numpy_dtype
-        return [
+        batch = [
             numbers.randn(rows, self.width).astype(kind),
             numbers.randn(rows, self.length, self.width).astype(kind),
             numbers.randn(rows).astype(kind),
             numbers.randint(0, TABLE_ROWS, rows).astype("int32"),
             numbers.randint(0, TABLE_ROWS, (rows, self.length)).astype("int32"),
         ]
+        if self.ragged:
+            ids = numbers.randint(0, TABLE_ROWS, (rows, LONGEST_BAG))
+            lengths = numbers.randint(0, LONGEST_BAG + 1, rows)
+            batch += [ids.astype("int32"), lengths.astype("int32")]
+        return batch
 
-    def specs(self) -> list[tf.TensorSpec]:
+    def tensors(self, batch: Sequence[np.ndarray]) -> list[Any]:
+        """The batch as the traced step gets it."""
+        if not self.ragged:
+            return [tf.constant(array) for array in batch]
+        *arrays, ids, lengths = batch
+        there = np.arange(LONGEST_BAG) < lengths[:, None]
+        bags = tf.RaggedTensor.from_row_lengths(ids[there], lengths)
+        return [*map(tf.constant, arrays), bags]
+
+    def specs(self) -> list[Any]:
         rows = self.rows if self.static else None
-        return [
+        arrays = self.inputs[:BAGS]
+        specs: list[Any] = [
             tf.TensorSpec([rows, *array.shape[1:]], array.dtype)
-            for array in self.inputs
+            for array in arrays
         ]
+        if self.ragged:
+            specs.append(
+                tf.RaggedTensorSpec([rows, None], tf.int32, 1, tf.int32)
+            )
+        return specs
 
     def variable(self, shape: Sequence[int]) -> int:
         """A weight, perhaps one that is used already; gives its number."""
@@ -209,10 +235,10 @@ class Program:
             f"seed {self.seed}: {self.rows} rows "
             f"({'static' if self.static else 'dynamic'}), {self.dtype.name}"
         ]
-        names = ["x", "z", "y", "ids", "lists"]
+        names = ["x", "z", "y", "ids", "lists", *["bags"] * self.ragged]
         lines += [
-            f"  {name} {list(array.shape)}"
-            for name, array in zip(names, self.inputs, strict=True)
+            f"  {name} {value.shape}"
+            for name, value in zip(names, self.pool, strict=False)
         ]
         for place, step in enumerate(self.steps, len(names)):
             names.append(f"v{place}")
