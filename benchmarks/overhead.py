@@ -1,20 +1,34 @@
-"""What a private step costs, in CPU time over the ordinary step.
+"""What a private step costs over the ordinary step: CPU time and memory.
 
     make bench
-    make bench ARGS="--rows 100000 --pairs 30"
+    make bench ARGS="--rows 100000"
+    make bench ARGS="--rows 100000 --multi-hot 8"
+    make bench ARGS="--rows 100000 --model attention --batch-size 128"
 
-The model is DLRM-like: categorical tables, dense features, an MLP. The variants
-take turns within one process, so that whatever else the machine does meets all
-of them, and the ratio is the median over the turns. CPU time is summed over
-threads: it says what a step costs, not how long it takes.
+Two models: `dlrm` has categorical tables, dense features and an MLP;
+`attention` has one table of items, a history of 50 items under self-attention,
+and a score.
+
+Time. The variants take turns within one process, so that whatever else the
+machine does meets all of them. A ratio is the median over the turns of a
+variant's CPU time over the ordinary step's in the same turn, with a 95 %
+confidence interval for that median. CPU time is summed over threads: it says
+what a step costs, not how long it takes.
+
+Memory. Every variant runs in a process of its own. Large blocks go back to the
+operating system as soon as they are free, so that after the first steps the
+peak of resident memory can be set back and read again: its growth during a
+step is what the step needs beyond weights and slots.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import time
 import warnings
+from collections.abc import Callable
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -30,6 +44,9 @@ INNER = {
     "adagrad": lambda: keras.optimizers.Adagrad(0.01),
     "adam": lambda: keras.optimizers.Adam(0.01),
 }
+ORDINARY = "ordinary step"
+NOISE = {"clipped, no noise": 0.0, "Gaussian noise": 1.0}
+_STATUS = "/proc/self/status"
 
 
 def arguments() -> argparse.Namespace:
@@ -38,25 +55,34 @@ def arguments() -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--tables", type=int, default=26)
+    parser.add_argument("--model", choices=sorted(MODELS), default="dlrm")
     parser.add_argument("--rows", type=int, default=10_000, help="per table")
-    parser.add_argument("--dimension", type=int, default=16)
     parser.add_argument("--batch-size", type=int, default=1024)
+    parser.add_argument("--tables", type=int, default=26, help="dlrm")
+    parser.add_argument("--dimension", type=int, default=16, help="dlrm")
     parser.add_argument(
-        "--hidden", type=int, nargs="+", default=[512, 256, 128]
+        "--hidden", type=int, nargs="+", default=[512, 256, 128], help="dlrm"
     )
     parser.add_argument(
-        "--multi-hot", type=int, default=1, help="ids per table and example"
+        "--multi-hot", type=int, default=1, help="dlrm: ids per table"
     )
+    parser.add_argument("--history", type=int, default=50, help="attention")
+    parser.add_argument("--width", type=int, default=64, help="attention")
     parser.add_argument("--optimizer", choices=sorted(INNER), default="sgd")
     parser.add_argument("--jit", action="store_true", help="compile with XLA")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=5, help="in a turn")
-    parser.add_argument("--pairs", type=int, default=8, help="turns")
+    parser.add_argument("--steps", type=int, default=20, help="in a turn")
+    parser.add_argument("--pairs", type=int, default=15, help="turns")
+    parser.add_argument(
+        "--no-noise", action="store_true", help="leave out the noisy variant"
+    )
+    parser.add_argument(
+        "--no-memory", action="store_true", help="leave out peak memory"
+    )
     return parser.parse_args()
 
 
-def build(options: argparse.Namespace) -> keras.Model:
+def dlrm(options: argparse.Namespace) -> keras.Model:
     """A model of the usual size for click prediction."""
     layers = keras.layers
     shape = (options.multi_hot,) if options.multi_hot > 1 else ()
@@ -75,53 +101,97 @@ def build(options: argparse.Namespace) -> keras.Model:
     return keras.Model(inputs, layers.Dense(1)(hidden))
 
 
+def attention(options: argparse.Namespace) -> keras.Model:
+    """Scores a history of items after one block of a transformer."""
+    layers, width = keras.layers, options.width
+    ids = keras.Input((options.history,), dtype="int32", name="history")
+    items = layers.Embedding(options.rows, width)(ids)
+    seen = layers.MultiHeadAttention(4, width // 4)(items, items)
+    items = layers.LayerNormalization()(items + seen)
+    hidden = layers.Dense(4 * width, activation="relu")(items)
+    hidden = layers.Dense(width)(hidden)
+    items = layers.LayerNormalization()(items + hidden)
+    pooled = layers.GlobalAveragePooling1D()(items)
+    return keras.Model(ids, layers.Dense(1)(pooled))
+
+
+MODELS: dict[str, Callable[[argparse.Namespace], keras.Model]] = {
+    "dlrm": dlrm,
+    "attention": attention,
+}
+
+
 def batches(options: argparse.Namespace) -> tf.data.Dataset:
     """One batch for ever: the pipeline must not show in the figures."""
     rng = np.random.default_rng(0)
-    shape = [options.batch_size]
-    if options.multi_hot > 1:
-        shape.append(options.multi_hot)
-    x = [
-        ((rng.zipf(1.2, shape) - 1) % options.rows).astype(np.int32)
-        for _ in range(options.tables)
-    ]
-    x.append(rng.standard_normal((options.batch_size, 13)).astype(np.float32))
+
+    def ids(*shape: int) -> np.ndarray:
+        shape = (options.batch_size, *shape)
+        return ((rng.zipf(1.2, shape) - 1) % options.rows).astype(np.int32)
+
+    if options.model == "attention":
+        x = ids(options.history)
+    else:
+        lookups = [options.multi_hot] if options.multi_hot > 1 else []
+        numbers = rng.standard_normal((options.batch_size, 13))
+        x = (
+            *(ids(*lookups) for _ in range(options.tables)),
+            numbers.astype(np.float32),
+        )
     y = rng.integers(2, size=(options.batch_size, 1)).astype(np.float32)
-    return tf.data.Dataset.from_tensors((tuple(x), y)).cache().repeat()
+    return tf.data.Dataset.from_tensors((x, y)).cache().repeat()
 
 
-def private(
-    options: argparse.Namespace, noise: float
-) -> keras.optimizers.Optimizer:
-    """Without a plan: the cost is measured, nothing is promised."""
-    return tsdp.DPSparseOptimizer(
-        INNER[options.optimizer](),
-        clip_norm=1.0,
-        noise_multiplier=noise,
-        expected_batch_size=options.batch_size,
+def compiled(options: argparse.Namespace, variant: str) -> keras.Model:
+    """The model with a variant's optimizer.
+
+    Without a plan: the cost is measured, nothing is promised.
+    """
+    keras.utils.set_random_seed(0)
+    optimizer = INNER[options.optimizer]()
+    if variant in NOISE:
+        optimizer = tsdp.DPSparseOptimizer(
+            optimizer,
+            clip_norm=1.0,
+            noise_multiplier=NOISE[variant],
+            expected_batch_size=options.batch_size,
+        )
+    model = MODELS[options.model](options)
+    model.compile(
+        optimizer=optimizer,
+        loss=keras.losses.BinaryCrossentropy(from_logits=True),
+        jit_compile=options.jit,
     )
+    return model
 
 
-def main() -> None:
-    """Prints milliseconds and ratios."""
-    options = arguments()
+def set_threads(options: argparse.Namespace) -> None:
     tf.config.threading.set_intra_op_parallelism_threads(options.threads)
     tf.config.threading.set_inter_op_parallelism_threads(options.threads)
+
+
+def median_interval(values: np.ndarray) -> tuple[float, float]:
+    """Order statistics that hold the median with at least 95 %.
+
+    The number of values below the true median is binomial, n coin flips.
+    """
+    ordered = np.sort(values)
+    n = len(ordered)
+    weights = [1.0]
+    for k in range(n):
+        weights.append(weights[-1] * (n - k) / (k + 1))
+    tails = np.cumsum(weights) / 2.0**n
+    rank = max(int(np.searchsorted(tails, 0.025, "right")) - 1, 0)
+    return ordered[rank], ordered[n - 1 - rank]
+
+
+def measure_time(options: argparse.Namespace, variants: list[str]) -> None:
+    """Prints CPU milliseconds and ratios."""
+    set_threads(options)
     data = batches(options)
-    variants = {
-        "ordinary step": INNER[options.optimizer](),
-        "clipped, no noise": private(options, 0.0),
-        "Gaussian noise": private(options, 1.0),
-    }
     models, first = {}, {}
-    for name, optimizer in variants.items():
-        keras.utils.set_random_seed(0)
-        models[name] = build(options)
-        models[name].compile(
-            optimizer=optimizer,
-            loss=keras.losses.BinaryCrossentropy(from_logits=True),
-            jit_compile=options.jit,
-        )
+    for name in variants:
+        models[name] = compiled(options, name)
         begin = time.perf_counter()
         models[name].fit(data, steps_per_epoch=2, verbose=0)
         first[name] = time.perf_counter() - begin
@@ -135,19 +205,89 @@ def main() -> None:
             spent[name].append(1e3 * elapsed / options.steps)
 
     print(
-        f"{options.tables} tables of {options.rows:,} x {options.dimension}, "
-        f"MLP {'-'.join(map(str, options.hidden))}, "
-        f"batch {options.batch_size}, {options.optimizer}, "
-        f"TensorFlow {tf.__version__}, Keras {keras.__version__}"
-        f"{', XLA' if options.jit else ''}"
+        f"{'':20}{'CPU ms a step':>14}{'ratio':>8}{'95 % interval':>16}"
+        f"{'set-up s':>10}"
     )
-    print(f"{'':20}{'CPU ms a step':>14}{'ratio':>8}{'set-up s':>10}")
-    ordinary = np.array(spent["ordinary step"])
+    ordinary = np.array(spent[ORDINARY])
     for name, times in spent.items():
-        ratio = np.median(np.array(times) / ordinary)
+        ratios = np.array(times) / ordinary
+        low, high = median_interval(ratios)
         print(
-            f"{name:20}{np.median(times):14.1f}{ratio:8.2f}{first[name]:10.1f}"
+            f"{name:20}{np.median(times):14.1f}{np.median(ratios):8.3f}"
+            f"{f'{low:.3f}-{high:.3f}':>16}{first[name]:10.1f}"
         )
+
+
+def resident(field: str) -> float:
+    """Megabytes, from what Linux says of this process."""
+    with open(_STATUS) as status:
+        for line in status:
+            if line.startswith(field):
+                return int(line.split()[1]) / 1024
+    raise RuntimeError(f"{_STATUS} has no line {field}")
+
+
+def peak_memory(
+    options: argparse.Namespace, variant: str
+) -> tuple[float, float]:
+    """Peak of resident memory, and its growth during a step; megabytes."""
+    set_threads(options)
+    data = batches(options)
+    model = compiled(options, variant)
+    model.fit(data, steps_per_epoch=3, verbose=0)
+    before = resident("VmRSS")
+    with open("/proc/self/clear_refs", "w") as references:
+        references.write("5")  # Sets the peak back.
+    model.fit(data, steps_per_epoch=5, verbose=0)
+    peak = resident("VmHWM")
+    return peak, peak - before
+
+
+def measure_memory(options: argparse.Namespace, variants: list[str]) -> None:
+    """Prints megabytes and ratios."""
+    # Read when a process starts: blocks above this size are not kept.
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"
+    context = multiprocessing.get_context("spawn")
+    peaks = {}
+    for name in variants:
+        with context.Pool(1) as process:
+            peaks[name] = process.apply(peak_memory, (options, name))
+    print(
+        f"{'':20}{'peak MB':>14}{'ratio':>8}{'of it, the step':>18}{'ratio':>8}"
+    )
+    for name, (peak, growth) in peaks.items():
+        whole, step = peaks[ORDINARY]
+        print(
+            f"{name:20}{peak:14.0f}{peak / whole:8.3f}{growth:18.1f}"
+            f"{growth / step:8.3f}"
+        )
+
+
+def main() -> None:
+    """Prints what was measured."""
+    options = arguments()
+    variants = [ORDINARY, *NOISE]
+    if options.no_noise:
+        variants.remove("Gaussian noise")
+    if options.model == "dlrm":
+        size = (
+            f"{options.tables} tables of {options.rows:,} x "
+            f"{options.dimension}, {options.multi_hot} lookups each, "
+            f"MLP {'-'.join(map(str, options.hidden))}"
+        )
+    else:
+        size = (
+            f"table of {options.rows:,} x {options.width}, self-attention "
+            f"over {options.history} items"
+        )
+    print(
+        f"{options.model}: {size}, batch {options.batch_size}, "
+        f"{options.optimizer}{', XLA' if options.jit else ''}; TensorFlow "
+        f"{tf.__version__}, Keras {keras.__version__}"
+    )
+    measure_time(options, variants)
+    if not options.no_memory and os.path.exists(_STATUS):
+        measure_memory(options, variants)
 
 
 if __name__ == "__main__":
