@@ -60,6 +60,7 @@ def clip_and_sum(
             factors = [factor.masked(valid) for factor in factors]
             valid = None  # What is masked is zero.
         factors = [factor.grouped(examples_per_unit) for factor in factors]
+    factors = [factor.compact() for factor in factors]
     scale = tf.cast(scale, tf.float32)
     squared = tf.add_n([factor.squared_norms() for factor in factors])
     squared = tf.maximum(squared, 0.0)
@@ -67,10 +68,15 @@ def clip_and_sum(
     slacks = [factor.squared_slack() for factor in factors]
     slacks = [slack for slack in slacks if slack is not None]
     safe = tf.sqrt(tf.add_n([squared, *slacks])) * scale
-    counted = tf.math.is_finite(safe)
-    if valid is not None:
-        counted = tf.logical_and(counted, valid)
+    finite = tf.math.is_finite(safe)
+    counted = finite if valid is None else tf.logical_and(finite, valid)
     # A norm of 0 clips to factor 1: the term is zero, whatever its weight.
     shrink = clip_norm / tf.maximum(safe, clip_norm)
     weights = tf.where(counted, shrink, 0.0) * scale
-    return Clipped([factor.weighted_sum(weights) for factor in factors], norms)
+    # Guarding against what is not finite costs, and is hardly ever needed.
+    sums = tf.cond(
+        tf.reduce_all(finite),
+        lambda: [factor.finite_sum(weights) for factor in factors],
+        lambda: [factor.weighted_sum(weights) for factor in factors],
+    )
+    return Clipped(sums, norms)

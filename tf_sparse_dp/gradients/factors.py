@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -66,6 +67,18 @@ class Factor(abc.ABC):
 
         A term with weight 0 has no influence even if it is not finite.
         """
+
+    def finite_sum(self, weights: tf.Tensor) -> tf.Tensor | tf.IndexedSlices:
+        """As `weighted_sum`, where norms and slack are finite for all examples.
+
+        Then all that the terms are made of is finite too, and a product with
+        0 is 0 without further care.
+        """
+        return self.weighted_sum(weights)
+
+    def compact(self) -> Factor:
+        """The same terms, in the form that is cheapest to clip."""
+        return self
 
     @abc.abstractmethod
     def per_example(self) -> tf.Tensor:
@@ -144,23 +157,29 @@ class OuterFactor(Factor):
         return self.left.shape[1] == 1
 
     @property
-    def _materialises(self) -> bool:
-        """Whether a term is smaller than the Gram matrices of its parts."""
+    def _holds_terms(self) -> bool:
+        """Whether to hold the terms rather than Gram matrices of their parts.
+
+        Terms take T I O products, and then their sum is cheap; Gram matrices
+        take T² (I + O) on top of the sum. The terms are held if they are at
+        most twice as large as their parts, so that memory stays in bounds.
+        """
         _, steps, rows = self.left.shape
-        return rows * self.right.shape[2] <= steps * steps
+        columns = self.right.shape[2]
+        return rows * columns <= 2 * steps * (rows + columns)
 
     @property
     def norms_by(self) -> str:
         if self._single:
             return "from two norms"
-        return "from each term" if self._materialises else "from Gram matrices"
+        return "from each term" if self._holds_terms else "from Gram matrices"
 
     def squared_norms(self) -> tf.Tensor:
         left, right = _wide(self.left), _wide(self.right)
         if self._single:
             # A product of squares: one may vanish where the other is huge.
             return _row_squares(left)[:, 0] * _row_squares(right)[:, 0]
-        if self._materialises:
+        if self._holds_terms:
             return _squares(tf.matmul(left, right, transpose_a=True))
         gram = tf.matmul(left, left, transpose_b=True)
         gram *= tf.matmul(right, right, transpose_b=True)
@@ -171,30 +190,25 @@ class OuterFactor(Factor):
             return None
         _, steps, rows = self.left.shape
         columns = self.right.shape[2]
-        left = _row_squares(_wide(self.left))
-        right = _row_squares(_wide(self.right))
-        # M² = (Σ |l_t||r_t|)² ≤ T Σ |l_t|²|r_t|² (Cauchy-Schwarz).
-        mass = steps * tf.reduce_sum(left * right, 1)
-        if self._materialises:
+        left = _squares(_wide(self.left)) + steps * rows * _SMALLEST
+        right = _squares(_wide(self.right)) + steps * columns * _SMALLEST
+        # M² = (Σ |l_t||r_t|)² ≤ Σ |l_t|² Σ |r_t|² (Cauchy-Schwarz).
+        mass = left * right
+        if self._holds_terms:
             return _LEAST_SLACK * mass
         # Inner products of n terms err by n roundoffs of the product of the
         # norms, and by what was flushed to zero.
         roundoffs = 2 * (rows + columns + steps * steps) * _UNIT_ROUNDOFF
-        flushed = (
-            steps
-            * _SMALLEST
-            * (
-                rows * tf.reduce_sum(right, 1)
-                + columns * tf.reduce_sum(left, 1)
-            )
-        )
+        flushed = steps * _SMALLEST * (rows * right + columns * left)
         return max(_LEAST_SLACK, roundoffs) * mass + flushed
 
     def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor:
-        left = _weighted(self.left, tf.cast(weights > 0, weights.dtype))
-        right = _weighted(self.right, weights)
+        return self.masked(weights > 0).finite_sum(weights)
+
+    def finite_sum(self, weights: tf.Tensor) -> tf.Tensor:
+        right = self.right * _column(weights, self.right)
         total = tf.matmul(
-            tf.reshape(left, [-1, left.shape[2]]),
+            tf.reshape(self.left, [-1, self.left.shape[2]]),
             tf.reshape(right, [-1, right.shape[2]]),
             transpose_a=True,
         )
@@ -226,9 +240,12 @@ class OuterFactor(Factor):
     def masked(self, valid: tf.Tensor) -> Factor:
         return dataclasses.replace(
             self,
-            left=_weighted(self.left, valid),
-            right=_weighted(self.right, valid),
+            left=_kept(self.left, valid),
+            right=_kept(self.right, valid),
         )
+
+    def compact(self) -> Factor:
+        return self._dense() if self._holds_terms else self
 
     def grouped(self, size: int) -> Factor:
         return dataclasses.replace(
@@ -271,7 +288,15 @@ class DenseFactor(Factor):
         return self.slack
 
     def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor:
-        return tf.reduce_sum(_weighted(self.values, weights), 0)
+        return self.masked(weights > 0).finite_sum(weights)
+
+    def finite_sum(self, weights: tf.Tensor) -> tf.Tensor:
+        size = math.prod(self.shape)
+        total = tf.matmul(
+            tf.cast(weights, self.values.dtype)[tf.newaxis],
+            tf.reshape(self.values, [-1, size]),
+        )
+        return tf.reshape(total, self.shape)
 
     def per_example(self) -> tf.Tensor:
         return self.values
@@ -289,8 +314,8 @@ class DenseFactor(Factor):
     def masked(self, valid: tf.Tensor) -> Factor:
         slack = self.slack
         if slack is not None:
-            slack = _weighted(slack, valid)
-        return DenseFactor(_weighted(self.values, valid), slack)
+            slack = _kept(slack, valid)
+        return DenseFactor(_kept(self.values, valid), slack)
 
     def grouped(self, size: int) -> Factor:
         parts = _groups(self.values, size)
@@ -384,7 +409,10 @@ class RowFactor(Factor):
         return _LEAST_SLACK * mass
 
     def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor | tf.IndexedSlices:
-        values = _weighted(self.values, weights)
+        return self.masked(weights > 0).finite_sum(weights)
+
+    def finite_sum(self, weights: tf.Tensor) -> tf.Tensor | tf.IndexedSlices:
+        values = self.values * _column(weights, self.values)
         values = tf.reshape(values, [-1, *self.table_shape[1:]])
         total = tf.IndexedSlices(
             values,
@@ -408,7 +436,7 @@ class RowFactor(Factor):
         return dataclasses.replace(self, values=_wide(self.values, dtype))
 
     def masked(self, valid: tf.Tensor) -> Factor:
-        values = _weighted(self.values, valid)
+        values = _kept(self.values, valid)
         return dataclasses.replace(self, values=values)
 
     def grouped(self, size: int) -> Factor:
@@ -510,7 +538,12 @@ def _joined(groups: tf.Tensor) -> tf.Tensor:
     return tf.reshape(groups, [-1, size * parts, *rest])
 
 
-def _weighted(tensor: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+def _column(weights: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
+    """One number per example, to be multiplied with [B, ...]."""
     shape = [-1] + [1] * (tensor.shape.rank - 1)
-    weights = tf.cast(tf.reshape(weights, shape), tensor.dtype)
-    return tf.math.multiply_no_nan(tensor, weights)
+    return tf.cast(tf.reshape(weights, shape), tensor.dtype)
+
+
+def _kept(tensor: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
+    """Zero where an example is not valid, whatever was there."""
+    return tf.math.multiply_no_nan(tensor, _column(valid, tensor))
