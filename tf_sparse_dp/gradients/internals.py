@@ -49,6 +49,18 @@ def has_outputs(op_type: str) -> bool:
     return op_def is None or len(op_def.output_arg) > 0
 
 
+def takes_resources(node: Any) -> bool:
+    """Whether an operation has a variable or a table among its inputs."""
+    op_def = op_def_registry.get(node.op)
+    if op_def is None:
+        return True
+    types = [arg.type for arg in op_def.input_arg]
+    for arg in op_def.input_arg:
+        attribute = node.attr[arg.type_attr or arg.type_list_attr]
+        types += [attribute.type, *attribute.list.type]
+    return tf.resource.as_datatype_enum in types
+
+
 def use_instead(op: tf.Operation, old: tf.Tensor, new: tf.Tensor) -> None:
     """Gives an operation a new input in place of an old one."""
     for index, tensor in enumerate(op.inputs):

@@ -94,7 +94,7 @@ def _writes_of(op: tf.Operation, library: Library) -> Iterator[Write]:
     if not handles or op.type in READS | BATCHES:
         return
     called = called_by(op.node_def)
-    if any(_takes_the_step(name, library) for name in called):
+    if _takes_the_step(called, library):
         return  # What the step writes is known better from within.
     if op.type in CALLS:
         function = library.get(called[0])
@@ -102,7 +102,7 @@ def _writes_of(op: tf.Operation, library: Library) -> Iterator[Write]:
             for inner in _Inside(function, library).writes():
                 yield _in_graph(inner, op)
             return
-    elif called and not any(_may_write(name, library) for name in called):
+    elif called and not _writes_below(called, library):
         return
     values = tuple(op.inputs)
     if not called and len(handles) == 1:
@@ -147,9 +147,7 @@ class _Inside:
 
     def writes(self) -> Iterator[_InnerWrite]:
         for node in self._function.nodes.values():
-            if PRIVATE_UPDATE in node.name or node.op in HARMLESS | BATCHES:
-                continue
-            if not internals.has_state(node.op):
+            if PRIVATE_UPDATE in node.name or not _may_write(node):
                 continue
             for write in self._writes_of(node):
                 yield dataclasses.replace(
@@ -174,9 +172,7 @@ class _Inside:
                         hidden or write.hidden,
                     )
                 return
-        elif called and not any(
-            _may_write(name, self._library) for name in called
-        ):
+        elif called and not _writes_below(called, self._library):
             return
         values, hidden = self._origins(names)
         yield _InnerWrite(
@@ -231,42 +227,19 @@ def called_by(node: Any) -> list[str]:
     ]
 
 
-def _may_write(name: str, library: Library) -> bool:
-    """Whether a function, or one that it calls, may write anything."""
-    nodes = _nodes_below(name, library)
-    return nodes is None or any(
-        node.op not in HARMLESS | BATCHES and internals.has_state(node.op)
-        for node in nodes
-    )
-
-
-def _takes_the_step(name: str, library: Library) -> bool:
-    """Whether a function makes the private update."""
-    nodes = _nodes_below(name, library, with_calls=True) or []
-    return any(PRIVATE_UPDATE in node.name for node in nodes)
-
-
 def has_effects(node: Any, library: Library) -> bool:
     """Whether an operation may do more than give its outputs."""
-    called = called_by(node)
-    if called:
-        return any(_may_write(name, library) for name in called)
-    stateful = node.op not in HARMLESS and internals.has_state(node.op)
-    return stateful or node.op in PYTHON
+    below = _below(node, library)
+    return below is None or any(
+        n.op in PYTHON or (n.op not in HARMLESS and internals.has_state(n.op))
+        for n in below
+    )
 
 
 def may_hide(node: Any, library: Library) -> bool:
     """Whether an operation may give what its inputs do not hold."""
-    below = [node]
-    called = called_by(node)
-    if called:
-        below = []
-        for name in called:
-            nodes = _nodes_below(name, library)
-            if nodes is None:
-                return True
-            below.extend(nodes)
-    return any(
+    below = _below(node, library)
+    return below is None or any(
         n.op in PYTHON
         or (
             internals.has_state(n.op)
@@ -277,16 +250,39 @@ def may_hide(node: Any, library: Library) -> bool:
     )
 
 
+def _may_write(node: Any) -> bool:
+    """Whether an operation may write to what it has a handle of."""
+    return node.op not in READS | BATCHES and internals.takes_resources(node)
+
+
+def _writes_below(called: Sequence[str], library: Library) -> bool:
+    """Whether functions, or those that they call, may write to resources."""
+    below = _nodes_below(called, library)
+    return below is None or any(_may_write(node) for node in below)
+
+
+def _takes_the_step(called: Sequence[str], library: Library) -> bool:
+    """Whether a function makes the private update."""
+    below = _nodes_below(called, library, with_calls=True) or []
+    return any(PRIVATE_UPDATE in node.name for node in below)
+
+
+def _below(node: Any, library: Library) -> list[Any] | None:
+    """A node, or the operations of the functions that it calls."""
+    called = called_by(node)
+    return _nodes_below(called, library) if called else [node]
+
+
 def _nodes_below(
-    name: str, library: Library, with_calls: bool = False
+    called: Sequence[str], library: Library, with_calls: bool = False
 ) -> list[Any] | None:
-    """Operations of a function and of all that it calls.
+    """Operations of functions and of all that they call.
 
     None if one of the functions cannot be looked into.
     """
     found = []
     seen: set[str] = set()
-    pending = [name]
+    pending = list(called)
     while pending:
         name = pending.pop()
         if name in seen:
@@ -296,8 +292,8 @@ def _nodes_below(
         if function is None:
             return None
         for node in function.nodes.values():
-            called = called_by(node)
-            pending.extend(called)
-            if with_calls or not called:
+            calls = called_by(node)
+            pending.extend(calls)
+            if with_calls or not calls:
                 found.append(node)
     return found
