@@ -327,10 +327,11 @@ def test_saved_runs_keep_their_units(
 
 def test_passes_over_units_of_ones_own() -> None:
     model = small_run.model(small_run.plan(UNITS_OF_FOUR))
+    there = np.ones(EXAMPLES, "float16")
+    there[::7] = 0
+    data = (small_run.FEATURES, small_run.LABELS, there)
     model.fit(
-        small_run.FEATURES,
-        small_run.LABELS,
-        batch_size=16,
+        tf.data.Dataset.from_tensor_slices(data).batch(12),
         epochs=2,
         callbacks=[tsdp.PrivacyBudget()],
         verbose=0,
@@ -346,6 +347,24 @@ def test_passes_over_units_of_ones_own() -> None:
         assert words in text
     with pytest.raises(tsdp.BudgetExhausted):
         model.optimizer.start_pass()
+
+
+def test_arrays_whose_units_fit_would_tear_apart() -> None:
+    model = small_run.model(small_run.plan(UNITS_OF_FOUR))
+    before = small_run.weights(model)
+    with pytest.raises(
+        tsdp.NotSeparableError,
+        match=r"EpochSampling.* 0 validity columns.*shuffles arrays row by row",
+    ):
+        model.fit(
+            small_run.FEATURES,
+            small_run.LABELS,
+            batch_size=16,
+            callbacks=[tsdp.PrivacyBudget()],
+            verbose=0,
+        )
+    for a, b in zip(before, small_run.weights(model), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def _without_noise(size: int) -> Any:

@@ -48,6 +48,8 @@ def test_facts_of_units():
     assert sampling.expected_batch_size == 4.0
     assert sampling.steps_per_pass == 5
     assert sampling.unit == "unit"
+    assert sampling.requires_validity
+    assert sampling.batch_rows is None
     assert "each of 20 units of 3 consecutive examples" in sampling.description
     assert EpochSampling.from_config(sampling.get_config()) == sampling
 
@@ -57,7 +59,12 @@ def test_units_stay_together(n, b, m):
     sampling = EpochSampling(
         num_examples=n, batch_size=b, epochs=1, examples_per_unit=m
     )
-    batches = [x for (x,) in sampling.dataset((np.arange(n),))]
+    batches = []
+    for x, y, weight in sampling.dataset((np.arange(n), np.zeros(n))):
+        assert y.shape == x.shape
+        assert weight.dtype.name == "float16"
+        np.testing.assert_array_equal(weight, np.ones(len(x)))
+        batches.append(x)
     assert [len(x) for x in batches[:-1]] == [b] * (len(batches) - 1)
     rows = np.concatenate(batches).reshape(-1, m)
     np.testing.assert_array_equal(rows - rows[:, :1], [range(m)] * (n // m))
@@ -69,7 +76,7 @@ def test_units_are_shuffled():
     sampling = EpochSampling(
         num_examples=400, batch_size=200, epochs=1, examples_per_unit=2
     )
-    first, _ = (x for (x,) in sampling.dataset((np.arange(400),)))
+    first, _ = (x for x, _, _ in sampling.dataset((np.arange(400),)))
     assert set(first.numpy()) != set(range(200))
 
 

@@ -214,34 +214,30 @@ class PrivateStep:
         """
         columns = [t for t in separation.inputs if is_validity_column(t)]
         sampling: Any = None if self.plan is None else self.plan.sampling
-        required = sampling is not None and sampling.requires_validity
-        if required and len(columns) != 1:
-            raise NotSeparableError(
-                f"The plan's sampling is {type(sampling).__name__}, but the "
-                f"batch has {len(columns)} validity columns (float16 vectors "
-                "that mark padding) instead of one, so it does not look like "
-                "a batch of that sampling. Train on sampling.dataset(...) and "
-                "pass its whole elements to the training step; for batches of "
-                "your own use EpochSampling."
-            )
+        if sampling is not None and sampling.requires_validity:
+            _check_validity_columns(len(columns), sampling)
         consistent = separation.consistent
-        if self.examples_per_unit > 1 and not required:
+        expected = None if sampling is None else sampling.batch_rows
+        if expected is not None:
+            consistent &= self._has_rows(separation, expected)
+        elif self.examples_per_unit > 1:
             consistent &= self._whole_units(separation)
         if len(columns) != 1:
             return None, consistent
         (column,) = columns
-        rows = tf.shape(column)[0]
-        consistent &= rows == separation.batch_size
-        if required:
-            if column.shape[0] not in (None, sampling.batch_rows):
-                raise NotSeparableError(
-                    f"The batch has {column.shape[0]} rows, but the plan's "
-                    f"sampling gives {sampling.batch_rows}. Train on the "
-                    "dataset(...) of the very sampling that the plan was made "
-                    "with, without batching it again."
-                )
-            consistent &= rows == sampling.batch_rows
+        consistent &= tf.shape(column)[0] == separation.batch_size
         return column > 0, consistent
+
+    def _has_rows(self, separation: Separation, expected: int) -> tf.Tensor:
+        """Whether the batch has as many rows as the sampling gives."""
+        rows = separation.analysis.sizes.batch_size
+        if rows not in (None, expected):
+            raise NotSeparableError(
+                f"The batch has {rows} rows, but the plan's sampling gives "
+                f"{expected}. Train on the dataset(...) of the very sampling "
+                "that the plan was made with, without batching it again."
+            )
+        return separation.batch_size == expected
 
     def _whole_units(self, separation: Separation) -> tf.Tensor:
         """Whether the batch consists of whole units."""
@@ -254,6 +250,28 @@ class PrivateStep:
                 "is 0 for the rows that only fill up."
             )
         return separation.batch_size % self.examples_per_unit == 0
+
+
+def _check_validity_columns(count: int, sampling: Any) -> None:
+    if count == 1:
+        return
+    name = type(sampling).__name__
+    message = (
+        f"The plan's sampling is {name}, but the batch has {count} validity "
+        "columns (float16 vectors that mark padding) instead of one, so it "
+        "does not look like a batch of that sampling. Train on "
+        "sampling.dataset(...) and pass its whole elements to the training "
+        "step; "
+    )
+    if sampling.batch_rows is not None:
+        raise NotSeparableError(
+            message + "for batches of your own use EpochSampling."
+        )
+    raise NotSeparableError(
+        message + "a data set of your own has a float16 weight for every row, "
+        "0 where a unit has fewer examples, and keeps the rows of a unit "
+        "together. (fit shuffles arrays row by row.)"
+    )
 
 
 def _unit_size(given: Any, plan: PrivacyPlan | None) -> int:

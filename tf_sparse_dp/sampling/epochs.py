@@ -35,7 +35,9 @@ class EpochSampling:
 
     With `examples_per_unit` above 1 the same holds of units: rows jm to
     jm + m - 1 of a batch are all that one unit, such as a user, has in that
-    pass, and neighbours differ by all of a unit's rows being zeroed out.
+    pass, and neighbours differ by all of a unit's rows being zeroed out. All
+    batches then have to carry the validity column. (So `fit` on plain arrays,
+    which shuffles their rows and would tear units apart, is refused.)
 
     Args:
       num_examples: n, the number of rows.
@@ -134,7 +136,12 @@ class EpochSampling:
     @property
     def requires_validity(self) -> bool:
         """Whether batches must carry the validity column."""
-        return False
+        return self.examples_per_unit > 1
+
+    @property
+    def batch_rows(self) -> None:
+        """None: batches may have any number of rows."""
+        return None
 
     @property
     def unit(self) -> str:
@@ -164,7 +171,8 @@ class EpochSampling:
         Args:
           data: As for `PoissonSampling.dataset`. Batches have the form of the
             data: `(x,)`, `(x, y)` or `(x, y, sample_weight)`, the weights in
-            half precision, where zero excludes an example.
+            half precision, where zero excludes an example. Units come with
+            weights always, as `(x, y, weight)` or `(x, None, weight)`.
           seed: Makes the order repeatable. The guarantee does not depend on
             the order, so this is harmless.
 
@@ -190,7 +198,7 @@ class EpochSampling:
             batches,
             batch_rows=self.batch_size if even else None,
             steps=self.steps_per_pass,
-            weights=examples.weighted,
+            weights=examples.weighted or self.requires_validity,
         )
 
     def get_config(self) -> dict[str, Any]:
