@@ -24,7 +24,8 @@ _NOT_COVERED = (
     "Choosing hyper-parameters, features or this run among several by looking "
     "at the training data: each such run or look costs privacy of its own.",
     "Losses, metrics, gradients and progress on training data that are shown, "
-    "logged or used for early stopping.",
+    "logged or used for early stopping: Keras metrics are not private. Files "
+    "of tf-keras keep their last values unless they are reset before saving.",
     "Preprocessing that was fitted to the data: vocabularies, normalisation, "
     "filtering, the labels' making.",
     "Weights that are not trained by this optimizer, and anything else that "

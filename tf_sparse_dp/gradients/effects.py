@@ -24,7 +24,18 @@ BATCHES = (
 )
 # Call one function, once, with their inputs as its arguments.
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
-# What an optimizer of this library writes is private, hence free.
+# Do nothing but what the functions do that they call.
+FLOW = CALLS | frozenset(
+    "If StatelessIf While StatelessWhile Case StatelessCase".split()
+)
+# What an optimizer of this library writes is private, hence free. It writes in
+# a branch of this name.
 PRIVATE_UPDATE = "tf_sparse_dp_update"
 # Python code may give anything, whatever its inputs are.
 PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
+
+
+def is_private_update(op_type: str, name: str) -> bool:
+    """Whether an operation is the branch in which an optimizer writes."""
+    in_scope = name.split("/")[-1].startswith(PRIVATE_UPDATE)
+    return in_scope and op_type in ("If", "StatelessIf")

@@ -69,7 +69,8 @@ class ExampleWrite:
             )
             remedy = (
                 "Keep running statistics out of the model, compute them from "
-                "public data, or make them Keras metrics, which are no weights."
+                "public data, or make them Keras metrics and reset those "
+                "before saving."
             )
         error = NotSeparableError(f"{reason} Nothing was trained. {remedy}")
         error.reason, error.remedy = reason, remedy

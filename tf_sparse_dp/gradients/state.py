@@ -19,10 +19,11 @@ from tf_sparse_dp.gradients import functions, internals
 from tf_sparse_dp.gradients.effects import (
     BATCHES,
     CALLS,
+    FLOW,
     HARMLESS,
-    PRIVATE_UPDATE,
     PYTHON,
     READS,
+    is_private_update,
 )
 from tf_sparse_dp.gradients.functions import Function, Library
 from tf_sparse_dp.gradients.sizes import key
@@ -55,7 +56,7 @@ def writes(graph: tf.Graph) -> list[Write]:
     return [
         write
         for op in graph.get_operations()
-        if PRIVATE_UPDATE not in op.name
+        if not is_private_update(op.type, op.name)
         for write in _writes_of(op, library)
     ]
 
@@ -147,7 +148,7 @@ class _Inside:
 
     def writes(self) -> Iterator[_InnerWrite]:
         for node in self._function.nodes.values():
-            if PRIVATE_UPDATE in node.name or not _may_write(node):
+            if is_private_update(node.op, node.name) or not _may_write(node):
                 continue
             for write in self._writes_of(node):
                 yield dataclasses.replace(
@@ -264,13 +265,15 @@ def _writes_below(called: Sequence[str], library: Library) -> bool:
 def _takes_the_step(called: Sequence[str], library: Library) -> bool:
     """Whether a function makes the private update."""
     below = _nodes_below(called, library, with_calls=True) or []
-    return any(PRIVATE_UPDATE in node.name for node in below)
+    return any(is_private_update(node.op, node.name) for node in below)
 
 
 def _below(node: Any, library: Library) -> list[Any] | None:
-    """A node, or the operations of the functions that it calls."""
-    called = called_by(node)
-    return _nodes_below(called, library) if called else [node]
+    """A node, and the operations of the functions that it calls."""
+    below = _nodes_below(called_by(node), library)
+    return (
+        [node, *below] if below is not None and node.op not in FLOW else below
+    )
 
 
 def _nodes_below(
@@ -294,6 +297,6 @@ def _nodes_below(
         for node in function.nodes.values():
             calls = called_by(node)
             pending.extend(calls)
-            if with_calls or not calls:
+            if with_calls or node.op not in FLOW:
                 found.append(node)
     return found
