@@ -63,7 +63,6 @@ def outcome(tested: Experiment) -> list[bool]:
 def test_a_sum_over_examples_passes(reduction: str) -> None:
     good = experiment(reduction=reduction, said=reduction)
     assert outcome(good) == [True] * 5
-    assert good.randomness() == 0.0
     assert good.influence() > 1.0
 
 
@@ -121,10 +120,14 @@ def test_what_is_not_a_number_does_not_pass() -> None:
 def test_randomness_is_seen() -> None:
     random = np.random.RandomState(1)
 
-    def noisy(terms: np.ndarray, rows: tuple[int, ...]) -> np.ndarray:
-        return terms * random.rand(*terms.shape)
+    def run(scale: float) -> Callable[[Any, Any], Run]:
+        return lambda rows, counted: Run(
+            [tf.constant(TERMS[0] + scale * random.rand(3)), None]
+        )
 
-    assert experiment(noisy).randomness() > 0.1
+    tested = experiment()
+    assert tested.randomness(run(0.0)) == 0.0
+    assert tested.randomness(run(1.0)) > 0.1
 
 
 def test_a_finding_is_told_in_one_line() -> None:

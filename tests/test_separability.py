@@ -168,6 +168,28 @@ def test_dropout_is_switched_off_and_nothing_changes() -> None:
         np.testing.assert_array_equal(old, new)
 
 
+class Inside(layers.Layer):
+    """Has a dropout layer in a function of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropout = layers.Dropout(0.5, seed=1)
+
+    @tf.function
+    def function(self, inputs: Any) -> Any:
+        return self.dropout(inputs, training=True)
+
+    def call(self, inputs: Any) -> Any:
+        return self.function(inputs)
+
+
+def test_dropout_that_cannot_be_switched_off_is_told() -> None:
+    model = compiled(Through(Inside()))
+    assert tsdp.explain(model, BATCH).separable  # Traced here, with dropout.
+    with pytest.raises(ValueError, match="that was called before"):
+        tsdp.check_separable(model, BATCH)
+
+
 def test_the_rounding_of_a_gradient_that_vanishes_is_no_mixing() -> None:
     ids = keras.Input((5,), dtype="int32")
     seen = layers.Embedding(9, 4)(ids)

@@ -101,7 +101,6 @@ class Experiment:
         loss_reduction: str,
         tolerance: float,
     ):
-        self._run = run
         self._again = functools.cache(run)
         self._change = functools.cache(self._largest_change)
         self._names = list(names)
@@ -119,9 +118,14 @@ class Experiment:
             for bit in range((size - 1).bit_length())
         ]
 
-    def randomness(self) -> float:
-        """How much two runs on the same batch differ, relatively."""
-        first, second = (self._run(self._batch, self._all) for _ in range(2))
+    def randomness(self, run: Callable[[Rows, Split], Run]) -> float:
+        """How much two runs on the same batch differ, relatively.
+
+        Args:
+          run: Does not go back to a state in which the same random numbers
+            would be drawn again.
+        """
+        first, second = (run(self._batch, self._all) for _ in range(2))
         return _largest(
             _over(_norm([(1.0, a), (-1.0, b)]), _norm([(1.0, a)]))
             for a, b in zip(first.gradients, second.gradients, strict=True)
