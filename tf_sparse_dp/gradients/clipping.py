@@ -79,4 +79,16 @@ def clip_and_sum(
         lambda: [factor.finite_sum(weights) for factor in factors],
         lambda: [factor.weighted_sum(weights) for factor in factors],
     )
+    sums = [_shaped(s, f.shape) for s, f in zip(sums, factors, strict=True)]
     return Clipped(sums, norms)
+
+
+def _shaped(
+    total: tf.Tensor | tf.IndexedSlices, shape: tuple[int, ...]
+) -> tf.Tensor | tf.IndexedSlices:
+    """The sum with the static shape of the table, which `tf.cond` forgets."""
+    if not isinstance(total, tf.IndexedSlices):
+        return total
+    return tf.IndexedSlices(
+        total.values, total.indices, tf.constant(shape, tf.int64)
+    )
