@@ -19,7 +19,14 @@ from tests.cases.case import (
 
 def rows(structure: Any, start: int, stop: int) -> Any:
     """Some examples of nested arrays."""
-    return tf.nest.map_structure(lambda a: a[start:stop], structure)
+
+    def some(array: Any) -> Any:
+        if isinstance(array, tf.SparseTensor):
+            columns = array.shape[1]
+            return tf.sparse.slice(array, [start, 0], [stop - start, columns])
+        return array[start:stop]
+
+    return tf.nest.map_structure(some, structure)
 
 
 def tensors(structure: Any) -> Any:
