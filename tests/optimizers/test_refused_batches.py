@@ -18,6 +18,7 @@ from tests.optimizers.refusals import (
     OwnStep,
     compiled,
     dense_model,
+    private,
     refused,
 )
 
@@ -46,6 +47,39 @@ def test_a_length_that_the_batch_decides() -> None:
     ).padded_batch(2)
     with refused(model, "(None, None)", "Pad or cut", "fixed public length"):
         model.fit(data, verbose=0)
+
+
+class Weighted(keras.Model):
+    """Ragged ids with weights of a feature of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = layers.Embedding(9, 4)
+        self.score = layers.Dense(1)
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        ids, weights = inputs
+        rows = self.table(ids.values) * weights.values[:, None]
+        return self.score(tf.reduce_sum(ids.with_values(rows), 1))
+
+
+def test_weights_of_other_lengths_than_their_ids() -> None:
+    ids = tf.ragged.constant([[1, 2], [3], [1, 4], [5]])
+    good = tf.ragged.constant([[0.1, 0.2], [0.3], [0.4, 0.5], [0.6]])
+    bad = tf.ragged.constant([[0.1], [0.2, 0.3], [0.4, 0.5], [0.6]])
+    model = Weighted()
+    model((ids, good))
+    model.compile(optimizer=private(), loss="mse", jit_compile=False)
+    with refused(
+        model,
+        "same lengths in every example",
+        error=tsdp.PrivacyStateError,
+    ):
+        data = tf.data.Dataset.from_tensor_slices(((ids, bad), Y[:4]))
+        model.fit(data.batch(4), verbose=0)
+    data = tf.data.Dataset.from_tensor_slices(((ids, good), Y[:4]))
+    model.fit(data.batch(4), verbose=0)
+    assert model.optimizer.compositions_spent == 1
 
 
 def _step(model: Any, *specs: tf.TensorSpec) -> Callable[..., Any]:

@@ -17,6 +17,12 @@ from tf_sparse_dp.errors import BudgetExhausted, PrivacyStateError
 
 _NO_PASS = -1  # Rows seen in the current pass when none was started.
 
+_RAGGED = (
+    "If there are ragged features: those that are combined need the same "
+    "lengths in every example, and embedding_lookup_sparse needs an id in the "
+    "last (safe_embedding_lookup_sparse does not)."
+)
+
 
 class Spending:
     """The count of compositions: steps, or passes over the data.
@@ -160,13 +166,15 @@ class Spending:
                 f"{self._num_examples} examples that EpochSampling was told "
                 "of, or a batch did not consist of whole units. Add the "
                 "PrivacyBudget callback, or call optimizer.start_pass() before "
-                "every pass in a loop of your own, and check num_examples."
+                "every pass in a loop of your own, and check num_examples. "
+                + _RAGGED
             )
         return (
             f"{steps} steps were refused because the inputs of a batch did not "
             "have the same number of rows, or not the number that the "
             "sampling gives, or no multiple of examples_per_unit. Train on "
-            "sampling.dataset(...) as it is, without batching it again."
+            "sampling.dataset(...) as it is, without batching it again. "
+            + _RAGGED
         )
 
 
