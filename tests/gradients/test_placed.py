@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tf_sparse_dp.gradients.analysis import Analysis
 from tf_sparse_dp.gradients.clipping import clip_and_sum
 from tf_sparse_dp.gradients.factors import (
     DenseFactor,
@@ -16,6 +17,7 @@ from tf_sparse_dp.gradients.factors import (
     RowFactor,
 )
 from tf_sparse_dp.gradients.placed import PlacedFactor, added, placed
+from tf_sparse_dp.gradients.rules.lookups import are_distinct
 
 pytestmark = [pytest.mark.once]
 
@@ -172,6 +174,60 @@ def test_a_table_that_is_also_multiplied_stays_two_matrices() -> None:
         total.squared_norms(), tf.reduce_sum(want**2, [1, 2]), rtol=1e-5
     )
     assert isinstance(total.weighted_sum(tf.ones([EXAMPLES])), tf.Tensor)
+
+
+def test_ids_that_are_known_to_be_distinct() -> None:
+    ids = tf.constant([4, 0, 7, 2, 8, 3, 5])
+    terms = BLOCKS["one product"]()
+    rows = _lookups(3)
+    squares, slacks = [], []
+    for distinct in (False, True):
+        factor = placed(
+            terms, ids, (ROWS, WIDTH), sparse=True, distinct=distinct
+        )
+        factor = added([factor, rows])
+        squares.append(factor.squared_norms())
+        slacks.append(factor.squared_slack())
+    np.testing.assert_allclose(squares[0], squares[1], rtol=1e-6)
+    np.testing.assert_allclose(slacks[0], slacks[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("big", [False, True])
+@pytest.mark.parametrize("twice", [False, True])
+def test_only_a_constant_without_repeats_is_distinct(
+    big: bool, twice: bool
+) -> None:
+    # Small constants are part of the graph, large ones are captured.
+    array = np.arange(1000 if big else 5)
+    array[-1] -= twice
+    ids = tf.constant(array)
+    found = []
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
+    def step(batch: tf.Tensor) -> tf.Tensor:
+        counted = tf.where(ids < 0, ids + 9, ids)
+        tensors = (tf.reshape(counted, [-1]), batch, tf.argsort(ids))
+        analysis = Analysis([batch])
+        for tensor in tensors:
+            found.append(are_distinct(analysis, tensor))
+        return batch
+
+    step.get_concrete_function()
+    assert found == [not twice, False, False]
+
+
+def test_ids_that_wrap_around_are_not_taken_for_distinct() -> None:
+    ids = tf.constant([-1, 8])  # The same row of nine.
+    found = []
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
+    def step(batch: tf.Tensor) -> tf.Tensor:
+        wrapped = tf.where(ids < 0, ids + 9, ids)
+        found.append(are_distinct(Analysis([batch]), wrapped))
+        return batch
+
+    step.get_concrete_function()
+    assert found == [False]
 
 
 def test_two_shared_lookups_of_one_table() -> None:

@@ -38,6 +38,7 @@ class PlacedFactor(Factor):
       table_shape: Shape of the table.
       sparse: Whether sums are given as `tf.IndexedSlices`.
       rows: What examples looked up in the table by themselves; added.
+      distinct: Whether it is known that no id occurs twice.
     """
 
     block: Block
@@ -45,6 +46,7 @@ class PlacedFactor(Factor):
     table_shape: tuple[int, ...]
     sparse: bool = True
     rows: RowFactor | None = None
+    distinct: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -60,21 +62,26 @@ class PlacedFactor(Factor):
         return f"{self.block.norms_by}, on shared rows"
 
     def squared_norms(self) -> tf.Tensor:
-        runs = _runs(self.ids)
-        block = _merged(self.block, runs)
+        block = self.block
+        runs = tf.range(self.ids.shape[0])
+        if not self.distinct:
+            runs = _runs(self.ids)
+            block = _merged(block, runs)
         if self.rows is None:
             return block.squared_norms()
         block, rows = self._disjoint(block, runs, self.rows)
         return block.squared_norms() + rows.squared_norms()
 
     def squared_slack(self) -> tf.Tensor | None:
-        runs = _runs(self.ids)
-        sizes = tf.math.unsorted_segment_sum(
-            tf.ones_like(runs), runs, self.ids.shape[0]
-        )
         # A row is the sum of at most so many rows of the block, and of what
         # was looked up: (Σ_j m_j)² ≤ n Σ_j m_j² for n summands.
-        most = 2 * tf.cast(tf.reduce_max(sizes), tf.float32)
+        most = 2.0
+        if not self.distinct:
+            runs = _runs(self.ids)
+            sizes = tf.math.unsorted_segment_sum(
+                tf.ones_like(runs), runs, self.ids.shape[0]
+            )
+            most *= tf.cast(tf.reduce_max(sizes), tf.float32)
         slack = parts_slack(most * self.block.squared_norms())
         inherited = self.block.squared_slack()
         if inherited is not None:
@@ -173,14 +180,21 @@ class PlacedFactor(Factor):
 
 
 def placed(
-    terms: Factor, ids: tf.Tensor, table_shape: Sequence[int], sparse: bool
+    terms: Factor,
+    ids: tf.Tensor,
+    table_shape: Sequence[int],
+    *,
+    sparse: bool,
+    distinct: bool = False,
 ) -> PlacedFactor:
     """Terms of shape [K, ...], row j placed at row `ids[j]` of a table."""
     width = 1
     for size in table_shape[1:]:
         width *= size
     block = _plain(terms, (ids.shape[0], width))
-    return PlacedFactor(block, ids, tuple(table_shape), sparse)
+    return PlacedFactor(
+        block, ids, tuple(table_shape), sparse, distinct=distinct
+    )
 
 
 def added(parts: Sequence[Factor]) -> Factor:
@@ -203,7 +217,11 @@ def added(parts: Sequence[Factor]) -> Factor:
     shape = parts[0].shape
     if others and (rows or at_places):
         whole = placed(
-            factors.added(others), tf.range(shape[0]), shape, sparse=False
+            factors.added(others),
+            tf.range(shape[0]),
+            shape,
+            sparse=False,
+            distinct=True,
         )
         at_places = [whole, *at_places]
     if not at_places:
@@ -264,8 +282,8 @@ def _rows_at(block: Block, places: tf.Tensor) -> tf.Tensor:
     """Rows [B, L, width] of the terms, at places [B, L]."""
     if isinstance(block, DenseFactor):
         return tf.gather(block.values, places, batch_dims=1)
-    left = tf.gather(tf.transpose(block.left, [0, 2, 1]), places, batch_dims=1)
-    return tf.matmul(left, block.right)
+    left = tf.gather(block.left, places, axis=2, batch_dims=1)
+    return tf.matmul(left, block.right, transpose_a=True)
 
 
 def _without(block: Block, left_out: tf.Tensor) -> Block:

@@ -15,6 +15,7 @@ from tf_sparse_dp.gradients.inlining import inlined
 from tf_sparse_dp.gradients.memory import Memory
 from tf_sparse_dp.gradients.placed import added, placed
 from tf_sparse_dp.gradients.rules.lookups import (
+    are_distinct,
     check_shared_rows,
     paired_rows,
 )
@@ -206,7 +207,13 @@ class Separation:
                 part = self._terms(values, name)
                 terms, free = part.terms, part.free
                 if terms is not None:
-                    terms = placed(terms, ids, shape, sparse=True)
+                    terms = placed(
+                        terms,
+                        ids,
+                        shape,
+                        sparse=True,
+                        distinct=are_distinct(self.analysis, ids),
+                    )
                 if free is not None:
                     free = tf.convert_to_tensor(
                         tf.IndexedSlices(free, ids, tf.constant(shape))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import tensorflow as tf
 
 from tf_sparse_dp.gradients.factors import Factor, RowFactor
@@ -213,3 +214,31 @@ def check_shared_rows(
             f"has rows of shape {values.shape} for row ids of shape "
             f"{ids.shape}, which is not known well enough while tracing"
         )
+
+
+def are_distinct(analysis: Analysis, ids: tf.Tensor) -> bool:
+    """Whether row ids are a constant of the step in which none occurs twice."""
+    value = _constant(analysis, ids)
+    return value is not None and np.unique(value).size == value.size
+
+
+def _constant(analysis: Analysis, ids: tf.Tensor) -> np.ndarray | None:
+    op = ids.op
+    if op.type in ("Identity", "Reshape"):
+        return _constant(analysis, op.inputs[0])
+    if op.type == "SelectV2" and op.inputs[0].op.type == "Less":
+        # Keras 3 counts negative ids from the end.
+        value, bound = op.inputs[0].op.inputs
+        known = _constant(analysis, value)
+        below = tf.get_static_value(bound)
+        if known is None or below is None or np.ndim(below):
+            return None
+        if value is op.inputs[2] and not np.any(known < below):
+            return known
+        return None
+    if op.type == "Placeholder":
+        outer = analysis.captured(ids)
+        if outer is None or tf.is_symbolic_tensor(outer):
+            return None
+        ids = outer
+    return tf.get_static_value(ids)
