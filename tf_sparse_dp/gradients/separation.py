@@ -21,8 +21,10 @@ from tf_sparse_dp.gradients.rules.lookups import (
 )
 from tf_sparse_dp.gradients.rules.registry import (
     FACTORING,
+    JOINING,
     LIFTING,
     RAGGED_FACTORING,
+    Factors,
 )
 from tf_sparse_dp.gradients.rules.segments import lookup_terms
 from tf_sparse_dp.gradients.types import Free, Mixed, Ragged, Summed
@@ -244,9 +246,11 @@ class Separation:
                 rule = (RAGGED_FACTORING if ragged else FACTORING).get(op.type)
                 if rule is None:
                     raise ValueError("has no rule to take it apart")
-                return Separated(rule(self.analysis, op), None)
+                return Separated(_output(rule(self.analysis, op), tensor), None)
             if op.type in _SUMS:
                 return self._sum(op, name)
+            if op.type in JOINING:
+                return self._join(op, name)
             lift = LIFTING.get(op.type)
             if lift is None or len(summed) != 1:
                 raise ValueError("has no rule to take it apart")
@@ -254,10 +258,12 @@ class Separation:
             inner = self._terms(op.inputs[index], name)
             terms, free = inner.terms, inner.free
             if terms is not None:
-                terms = lift(self.analysis, op, terms, index)
+                lifted = lift(self.analysis, op, terms, index)
+                terms = _output(lifted, tensor)
             if free is not None:  # A batch of one term.
                 single = DenseFactor(free[tf.newaxis])
-                free = lift(self.analysis, op, single, index).per_example()[0]
+                lifted = lift(self.analysis, op, single, index)
+                free = _output(lifted, tensor).per_example()[0]
             return Separated(terms, free)
         except ValueError as error:
             if isinstance(error, NotSeparableError):
@@ -287,6 +293,43 @@ class Separation:
             _sum_of(free) if free else None,
         )
 
+    def _join(self, op: tf.Operation, name: str) -> Separated:
+        """Tensors side by side; what a part lacks is zero."""
+        tensors = op.inputs[:-1] if op.type == "ConcatV2" else op.inputs
+        parts = [
+            Separated(None, tensor)
+            if isinstance(self.analysis.type(tensor), Free)
+            else self._terms(tensor, name)
+            for tensor in tensors
+        ]
+        rule = JOINING[op.type]
+        terms: Factor | None = None
+        factors = [_wide(part.terms) for part in parts]
+        present = [factor for factor in factors if factor is not None]
+        if present:
+            count = tf.shape(present[0].per_example())[0]
+            each = [
+                tf.zeros([count, *tensor.shape])
+                if factor is None
+                else factor.per_example()
+                for factor, tensor in zip(factors, tensors, strict=True)
+            ]
+            slacks = [factor.squared_slack() for factor in present]
+            slacks = [slack for slack in slacks if slack is not None]
+            terms = DenseFactor(
+                rule(self.analysis, op, each),
+                tf.add_n(slacks) if slacks else None,
+            )
+        free: tf.Tensor | None = None
+        if any(part.free is not None for part in parts):
+            single = [
+                tf.zeros_like(tensor) if part.free is None else part.free
+                for part, tensor in zip(parts, tensors, strict=True)
+            ]
+            single = [tensor[tf.newaxis] for tensor in single]
+            free = rule(self.analysis, op, single)[0]
+        return Separated(terms, free)
+
     def _refusal(
         self, name: str, reason: str, operation: str, remedy: str = ""
     ) -> NotSeparableError:
@@ -312,6 +355,16 @@ def _sum_of(tensors: list[tf.Tensor]) -> tf.Tensor:
     for tensor in tensors[1:]:
         total = total + tensor
     return total
+
+
+def _output(factors: Factors, tensor: tf.Tensor) -> Factor:
+    """The factor of one of an operation's outputs."""
+    factor = (
+        factors if isinstance(factors, Factor) else factors[tensor.value_index]
+    )
+    if factor is None:
+        raise ValueError("has no rule to take it apart")
+    return factor
 
 
 def _wide(factor: Factor | None) -> Factor | None:

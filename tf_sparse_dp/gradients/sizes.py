@@ -115,7 +115,19 @@ class Sizes:
             return self._reshaped_dims(op)
         if op.type == "Range":
             start, limit, delta = (self.value(x) for x in op.inputs)
-            return limit if (start, delta) == ([0], [1]) else None
+            if start != [0] or limit is None or delta is None:
+                return None
+            if not isinstance(delta[0], int) or delta[0] < 1:
+                return None
+            if isinstance(limit[0], int) and limit[0] < 0:
+                return None
+            return [divide(limit[0], delta[0])]
+        if op.type == "ExpandDims":
+            dims, axis = self.dims(op.inputs[0]), self.scalar(op.inputs[1])
+            if dims is None or axis is None:
+                return None
+            axis %= len(dims) + 1
+            return [*dims[:axis], 1, *dims[axis:]]
         if op.type in _SHAPED_LIKE:
             return self.dims(op.inputs[0])
         if len(op.inputs) == 2 and op.type in _BROADCASTING:
@@ -197,8 +209,9 @@ def key(tensor: tf.Tensor) -> tuple[str, int]:
 
 # Operations that keep their input's shape, and that broadcast two.
 _SHAPED_LIKE = frozenset(
-    "Identity Cast ZerosLike OnesLike Neg Exp Log Sqrt Rsqrt Square Abs Sign "
-    "LogicalNot StopGradient Reciprocal Floor Sigmoid Tanh Relu".split()
+    "Identity Cast EnsureShape ZerosLike OnesLike Neg Exp Log Sqrt Rsqrt "
+    "Square Abs Sign LogicalNot StopGradient Reciprocal Floor Sigmoid Tanh "
+    "Relu".split()
 )
 _BROADCASTING = frozenset(
     "Add AddV2 Sub Mul RealDiv DivNoNan Maximum Minimum GreaterEqual Greater "
@@ -221,7 +234,9 @@ def _same(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
 
 def _joined(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
     inputs = op.inputs[:-1] if op.type == "ConcatV2" else op.inputs
-    if op.outputs[0].shape.rank != 1:
+    # Row by row, vectors that are stacked follow each other as well.
+    stacked = op.type == "Pack" and op.get_attr("axis") == 0
+    if op.outputs[0].shape.rank != 1 and not stacked:
         return None
     parts = [sizes.value(x) for x in inputs]
     if any(part is None for part in parts):
@@ -258,13 +273,34 @@ def _sliced(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
 
 
 def _cut(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
-    entries = sizes.value(op.inputs[0])
-    begin, size = (sizes.scalar(x) for x in op.inputs[1:])
+    entries, shape = sizes.value(op.inputs[0]), op.inputs[0].shape
+    begin, size = (sizes.ints(x) for x in op.inputs[1:])
     if entries is None or begin is None or size is None:
         return None
-    if op.inputs[0].shape.rank != 1:
+    if not shape.is_fully_defined():
         return None
-    return entries[begin:] if size == -1 else entries[begin : begin + size]
+    places = tuple(
+        slice(first, None if length == -1 else first + length)
+        for first, length in zip(begin, size, strict=True)
+    )
+    kept = np.arange(len(entries)).reshape(shape)[places]
+    return [entries[i] for i in kept.ravel()]
+
+
+def _tiled(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
+    entries, count = sizes.value(op.inputs[0]), sizes.scalar(op.inputs[1])
+    if entries is None or count is None or op.inputs[0].shape.rank != 1:
+        return None
+    return entries * count if len(entries) * count <= _LONGEST else None
+
+
+def _transposed(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
+    entries, shape = sizes.value(op.inputs[0]), op.inputs[0].shape
+    permutation = sizes.ints(op.inputs[1])
+    if entries is None or permutation is None or not shape.is_fully_defined():
+        return None
+    places = np.arange(len(entries)).reshape(shape).transpose(permutation)
+    return [entries[i] for i in places.ravel()]
 
 
 def _unpacked(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
@@ -323,6 +359,22 @@ def _maximum(a: Dim, b: Dim) -> Dim:
         return b
     if isinstance(a, int) and isinstance(b, int):
         return max(a, b)
+    return None
+
+
+def _clamped(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
+    """min(n, max(n, anything)) is n, as counts of n kinds ask for."""
+    if op.outputs[0].shape.rank != 0:
+        return None
+    for least, other in (op.inputs, op.inputs[::-1]):
+        bound = sizes.scalar(least)
+        if bound is None:
+            continue
+        known = [sizes.scalar(other)]
+        if other.op.type == "Maximum":
+            known = [sizes.scalar(x) for x in other.op.inputs]
+        if any(x is not None and x >= bound for x in known):
+            return [bound]
     return None
 
 
@@ -414,10 +466,13 @@ _EVALUATORS: dict[
     "GatherV2": _gathered,
     "StridedSlice": _sliced,
     "Slice": _cut,
+    "Tile": _tiled,
+    "Transpose": _transposed,
     "Prod": _product,
     "Mul": _pairwise(multiply),
     "FloorDiv": _pairwise(_floor_divide),
     "Maximum": _pairwise(_maximum),
+    "Minimum": _clamped,
     "AddV2": _on_ints(lambda a, b: a + b),
     "Sub": _pairwise(_difference),
     "FloorMod": _on_ints(lambda a, b: a % b if b else 0),

@@ -1,14 +1,20 @@
 """Typing, factoring and lifting rules, one file per family of operations."""
 
 from tf_sparse_dp.gradients.rules import (
+    candidates,
     contractions,
+    convolutions,
     elementwise,
     lookups,
     loops,
     losses,
     masks,
+    matrices,
     normalization,
     partitions,
+    places,
+    pooling,
+    preprocessing,
     public_towers,
     reductions,
     scattered,
@@ -16,17 +22,24 @@ from tf_sparse_dp.gradients.rules import (
     slicing,
     sources,
     structure,
+    sums,
 )
 
 __all__ = [
+    "candidates",
     "contractions",
+    "convolutions",
     "elementwise",
     "lookups",
     "loops",
     "losses",
     "masks",
+    "matrices",
     "normalization",
     "partitions",
+    "places",
+    "pooling",
+    "preprocessing",
     "public_towers",
     "reductions",
     "scattered",
@@ -34,4 +47,5 @@ __all__ = [
     "slicing",
     "sources",
     "structure",
+    "sums",
 ]

@@ -20,7 +20,12 @@ from tf_sparse_dp.gradients.rules.elementwise import (
     BATCH_STATISTIC,
     POST_PROCESSED,
 )
-from tf_sparse_dp.gradients.rules.registry import factoring, mixed, typing
+from tf_sparse_dp.gradients.rules.registry import (
+    factoring,
+    lifting,
+    mixed,
+    typing,
+)
 from tf_sparse_dp.gradients.types import (
     SUMMED,
     Batched,
@@ -55,19 +60,41 @@ class _Equation:
     out: str
 
 
+def _einsum_equation(analysis: Analysis, op: tf.Operation) -> _Equation | None:
+    operands, _, out = op.get_attr("equation").decode().partition("->")
+    parts = operands.split(",")
+    shapes = [analysis.sizes.dims(tensor) for tensor in op.inputs]
+    if len(parts) > 2 or any(shape is None for shape in shapes):
+        return None
+    unused = [x for x in string.ascii_letters if x not in operands + out]
+    sizes = [
+        _hidden(part, shape)  # type: ignore[arg-type]
+        for part, shape in zip(parts, shapes, strict=True)
+    ]
+    widest = max(len(x) for x in sizes)
+    shared, alone = unused[:widest], unused[widest:]
+    for place, part in enumerate(parts):
+        labels = shared[widest - len(sizes[place]) :]
+        for axis in range(1, len(labels) + 1):
+            others = [x[-axis] for x in sizes if len(x) >= axis]
+            if sizes[place][-axis] == 1 and any(x != 1 for x in others):
+                labels[-axis] = alone.pop()  # Broadcast: an axis of its own.
+        parts[place] = part.replace("...", "".join(labels))
+    out = out.replace("...", "".join(shared))
+    if any(len(set(x)) < len(x) for x in (*parts, out)):
+        return None
+    return _Equation(parts[0], parts[1] if len(parts) == 2 else "", out)
+
+
+def _hidden(labels: str, shape: list[Dim]) -> list[Dim]:
+    """The sizes that an operand's ellipsis stands for."""
+    before, dots, after = labels.partition("...")
+    return shape[len(before) : len(shape) - len(after)] if dots else []
+
+
 def _equation(analysis: Analysis, op: tf.Operation) -> _Equation | None:
     if op.type == "Einsum":
-        text = op.get_attr("equation").decode()
-        operands, _, out = text.partition("->")
-        left, comma, right = operands.partition(",")
-        labels = [left, right, out]
-        if (
-            not comma
-            or "." in text
-            or any(len(set(x)) < len(x) for x in labels)
-        ):
-            return None
-        return _Equation(left, right, out)
+        return _einsum_equation(analysis, op)
     shapes = [analysis.sizes.dims(tensor) for tensor in op.inputs]
     if None in shapes:
         return None
@@ -117,7 +144,7 @@ def _product(
     equation = _equation(analysis, op)
     if equation is None:
         return mixed(op, "has a form that is not understood")
-    labels = (equation.left, equation.right)
+    labels = (equation.left, equation.right)[: len(inputs)]
     carriers = {
         (text[kind.axis], kind.blocks)
         for text, kind in zip(labels, inputs, strict=True)
@@ -148,6 +175,8 @@ def _product(
 @factoring(*_PRODUCTS)
 def _product_terms(analysis: Analysis, op: tf.Operation) -> Factor:
     equation = _equation(analysis, op)
+    if len(op.inputs) != 2:
+        raise ValueError("sums over examples without a partner")
     left, right = op.inputs
     kinds = [analysis.type(left), analysis.type(right)]
     if equation is None or not any(isinstance(k, Batched) for k in kinds):
@@ -185,6 +214,28 @@ def _product_terms(analysis: Analysis, op: tf.Operation) -> Factor:
         permutation = tuple(order.index(x) for x in equation.out)
         layout.append(("transpose", permutation))
     return OuterFactor(left, right, tuple(layout))
+
+
+@lifting(*(name for name in _PRODUCTS if name != "MatMul"))
+def _lift_product(
+    analysis: Analysis, op: tf.Operation, factor: Factor, index: int
+) -> Factor:
+    """Every term times the same matrix."""
+    equation = _equation(analysis, op)
+    if equation is None or len(op.inputs) != 2:
+        raise ValueError("has a form that is not understood")
+    texts = [equation.left, equation.right]
+    example = next(x for x in string.ascii_letters if x not in "".join(texts))
+    texts[index] = example + texts[index]
+    terms = factor.cast(tf.float32).per_example()
+    other = tf.cast(op.inputs[1 - index], terms.dtype)
+    operands = [other, terms] if index else [terms, other]
+    slack = product_slack(terms, other[tf.newaxis])
+    inherited = factor.squared_slack()
+    if inherited is not None:
+        slack += inherited * tf.reduce_sum(tf.square(other))
+    text = f"{','.join(texts)}->{example}{equation.out}"
+    return DenseFactor(tf.einsum(text, *operands), slack)
 
 
 def _by_example(

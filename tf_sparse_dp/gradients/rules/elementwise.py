@@ -107,6 +107,14 @@ def _linear_unary(
     return inputs[0]
 
 
+@typing("EnsureShape")
+def _ensured(
+    analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]
+) -> Type:
+    # A shape that is not as it should be stops the run; shapes are public.
+    return inputs[0]
+
+
 @typing("IdentityN")
 def _identities(
     analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]
@@ -240,7 +248,9 @@ def _channel_axis(op: tf.Operation) -> int | None:
     return rank - 1 if op.get_attr("data_format") == b"NHWC" else 1
 
 
-@lifting("Identity", "PreventGradient", "StopGradient", "Snapshot")
+@lifting(
+    "EnsureShape", "Identity", "PreventGradient", "StopGradient", "Snapshot"
+)
 def _lift_identity(
     analysis: Analysis, op: tf.Operation, factor: Factor, index: int
 ) -> Factor:

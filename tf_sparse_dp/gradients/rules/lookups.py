@@ -14,6 +14,7 @@ from tf_sparse_dp.gradients.rules.masks import (
     chosen_entries,
     restored_entries,
 )
+from tf_sparse_dp.gradients.rules.places import IN_RANGE, within_rows
 from tf_sparse_dp.gradients.rules.registry import factoring, mixed, typing
 from tf_sparse_dp.gradients.types import (
     SUMMED,
@@ -120,17 +121,25 @@ def _scatter(
             rows = analysis.sizes.rows(restored.per_example)
             analysis.sizes.set_dims(op.outputs[0], [rows])
             return restored
+    segments = analysis.sizes.value(op.inputs[2])
     if (
-        isinstance(values, Batched)
-        and values == ids
-        and values.axis == 0
-        and op.inputs[1].shape.rank == 1
-        and isinstance(count, Free)
-        and analysis.sizes.scalar(op.inputs[2]) is not None
+        not isinstance(values, Batched)
+        or values != ids
+        or values.axis != 0
+        or op.inputs[1].shape.rank != 1
+        or not isinstance(count, Free)
+        or segments is None
     ):
+        return mixed(op, "adds rows of different examples")
+    within = within_rows(analysis, op.inputs[1], segments[0])
+    if within is not None:
+        rest = op.inputs[0].shape.as_list()[1:]
+        analysis.sizes.set_dims(op.outputs[0], [segments[0], *rest])
+        return within
+    if isinstance(segments[0], int):
         # The dense gradient of a lookup: row ids[j] gets values[j].
         return SUMMED
-    return mixed(op, "adds rows of different examples")
+    return mixed(op, "may add to rows of other examples", IN_RANGE)
 
 
 @factoring("UnsortedSegmentSum")

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tf_sparse_dp.gradients.rules.registry import mixed, typing
-from tf_sparse_dp.gradients.types import FREE, Batched, Free, Mixed, Type
+from tf_sparse_dp.gradients.factors import Factor, summed_parts
+from tf_sparse_dp.gradients.rows import example_major
+from tf_sparse_dp.gradients.rules.registry import factoring, mixed, typing
+from tf_sparse_dp.gradients.types import (
+    FREE,
+    SUMMED,
+    Batched,
+    Free,
+    Mixed,
+    Type,
+)
 
 if TYPE_CHECKING:
     from tf_sparse_dp.gradients.analysis import Analysis
@@ -52,8 +62,39 @@ def _fused_gradient(
             if value.axis == channels and _per_channel(value, parameters):
                 return [value, *[value.moved_to(0)] * (len(op.outputs) - 1)]
         elif value.axis != channels and _all_free(parameters):
-            return [value, *[_refused(op)] * (len(op.outputs) - 1)]
+            # Scale and offset; the rest is empty.
+            return [value, SUMMED, SUMMED, *[FREE] * (len(op.outputs) - 3)]
     return [_refused(op)] * len(op.outputs)
+
+
+@factoring("FusedBatchNormGradV3")
+def _parameter_terms(
+    analysis: Analysis, op: tf.Operation
+) -> list[Factor | None]:
+    """Scale and offset of a normalisation by constants.
+
+    With y = (x - mean) / sqrt(variance + epsilon) * scale + offset, an entry's
+    parts are upstream * (x - mean) / sqrt(variance + epsilon) and upstream.
+    """
+    upstream, value, _, mean, variance = op.inputs[:5]
+    kind = analysis.type(value)
+    if op.get_attr("is_training") or not isinstance(kind, Batched):
+        raise ValueError("normalises over examples")
+    if op.get_attr("data_format") != b"NHWC":
+        raise ValueError("has its channels on axis 1")
+    upstream, value = (
+        tf.cast(example_major(analysis, tensor, kind), mean.dtype)
+        for tensor in (upstream, value)
+    )
+    # Example axis 0, rows, then two of height, width and batch: all but the
+    # channels are added up.
+    count = math.prod(value.shape[1:-1])
+    spread = tf.math.rsqrt(variance + op.get_attr("epsilon"))
+    scale = upstream * (value - mean) * spread
+    parts = [
+        summed_parts(x, [1, 2, 3], float(count)) for x in (scale, upstream)
+    ]
+    return [None, *parts, None, None]
 
 
 def _all_free(kinds: Sequence[Type]) -> bool:

@@ -46,11 +46,25 @@ def reduced_axes(analysis: Analysis, op: tf.Operation) -> list[int] | None:
     dims = analysis.sizes.dims(op.inputs[0])
     if dims is None:
         return None
-    source = op.inputs[1].op
-    if source.type == "BroadcastGradientArgs":
-        return _broadcast_axes(analysis, source, op.inputs[1].value_index)
+    axes_of, shift = _shifted(analysis, op.inputs[1])
+    if axes_of.op.type == "BroadcastGradientArgs":
+        found = _broadcast_axes(analysis, axes_of.op, axes_of.value_index)
+        return None if found is None else [axis + shift for axis in found]
     axes = analysis.sizes.ints(op.inputs[1])
     return None if axes is None else sorted({a % len(dims) for a in axes})
+
+
+def _shifted(analysis: Analysis, axes: tf.Tensor) -> tuple[tf.Tensor, int]:
+    """Looks through the number that an Einsum's gradient adds to all axes."""
+    tensor = axes
+    if tensor.op.type == "Pack" and len(tensor.op.inputs) == 1:
+        tensor = tensor.op.inputs[0]
+    if tensor.op.type == "AddV2":
+        for number, rest in (tensor.op.inputs, tensor.op.inputs[::-1]):
+            shift = analysis.sizes.scalar(number)
+            if shift is not None and rest.op.type == "BroadcastGradientArgs":
+                return rest, shift
+    return axes, 0
 
 
 def _broadcast_axes(
@@ -219,7 +233,7 @@ def _top_k(
     return along_last_axis(op, inputs[0])
 
 
-@typing("ArgMax", "ArgMin", "Cumsum", "Cumprod")
+@typing("ArgMax", "ArgMin", "Cumsum", "Cumprod", "CumulativeLogsumexp")
 def _along_one_axis(
     analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]
 ) -> Type:

@@ -2,7 +2,8 @@
 
 A *typing* rule says what type an operation's outputs have. A *factoring* rule
 takes a contraction over examples apart into one term per example. A *lifting*
-rule carries such terms through a linear operation on a sum.
+rule carries such terms through a linear operation on a sum; a *joining* rule
+does so for an operation that puts several tensors side by side.
 
 Operations that meet a ragged or sparse feature have typing and factoring rules
 of their own, so that no other rule sees such types. A *recognising* rule knows
@@ -25,9 +26,15 @@ if TYPE_CHECKING:
 TypingRule: TypeAlias = (
     "Callable[[Analysis, tf.Operation, Sequence[Type]], Type | list[Type]]"
 )
-FactoringRule: TypeAlias = "Callable[[Analysis, tf.Operation], Factor]"
+# Of an operation with several outputs, one factor for each; None where an
+# output is no sum over examples.
+Factors: TypeAlias = "Factor | Sequence[Factor | None]"
+FactoringRule: TypeAlias = "Callable[[Analysis, tf.Operation], Factors]"
 LiftingRule: TypeAlias = (
-    "Callable[[Analysis, tf.Operation, Factor, int], Factor]"
+    "Callable[[Analysis, tf.Operation, Factor, int], Factors]"
+)
+JoiningRule: TypeAlias = (
+    "Callable[[Analysis, tf.Operation, Sequence[tf.Tensor]], tf.Tensor]"
 )
 
 RecognisingRule: TypeAlias = "Callable[[Analysis, tf.Operation], Type | None]"
@@ -38,6 +45,7 @@ RAGGED_FACTORING: dict[str, FactoringRule] = {}
 RECOGNISING: dict[str, RecognisingRule] = {}
 FACTORING: dict[str, FactoringRule] = {}
 LIFTING: dict[str, LiftingRule] = {}
+JOINING: dict[str, JoiningRule] = {}
 
 
 def typing(*op_types: str) -> Callable[[TypingRule], TypingRule]:
@@ -70,6 +78,11 @@ def ragged_factoring(
 def recognising(*op_types: str) -> Callable[[RecognisingRule], RecognisingRule]:
     """Registers a rule that knows an operation by those before it."""
     return _into(RECOGNISING, op_types)
+
+
+def joining(*op_types: str) -> Callable[[JoiningRule], JoiningRule]:
+    """Registers a joining rule for the named operation types."""
+    return _into(JOINING, op_types)
 
 
 def _into(table, op_types):  # type: ignore[no-untyped-def]

@@ -202,3 +202,32 @@ def _reverse(
     if kind.axis in [axis % rank for axis in axes]:
         return mixed(op, "reorders the batch", KEEP_AXIS)
     return kind
+
+
+@typing("ReverseSequence")
+def _reverse_sequence(
+    analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]
+) -> Type:
+    """Reverses the beginning of each example's sequence, by its length."""
+    kind, lengths = inputs
+    batch_axis, axis = op.get_attr("batch_dim"), op.get_attr("seq_dim")
+    if not isinstance(kind, Batched) or kind.axis != batch_axis:
+        return mixed(op, "reorders the batch", KEEP_AXIS)
+    if axis == batch_axis or lengths != kind.moved_to(0):
+        return mixed(op, "reorders the batch", KEEP_AXIS)
+    analysis.sizes.copy_dims(op.inputs[0], op.outputs[0])
+    return kind
+
+
+@typing("Roll")
+def _roll(analysis: Analysis, op: tf.Operation, inputs: Sequence[Type]) -> Type:
+    kind, *others = inputs
+    rank, axes = op.inputs[0].shape.rank, analysis.sizes.ints(op.inputs[2])
+    if not all(isinstance(other, Free) for other in others):
+        return mixed(op, "shifts by example data")
+    if not isinstance(kind, Batched) or axes is None or rank is None:
+        return mixed(op, "has axes that are not known while tracing")
+    if kind.axis in [axis % rank for axis in axes]:
+        return mixed(op, "reorders the batch", KEEP_AXIS)
+    analysis.sizes.copy_dims(op.inputs[0], op.outputs[0])
+    return kind

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from tf_sparse_dp.gradients.dims import multiply
+from tf_sparse_dp.gradients.rules.elementwise import BATCH_STATISTIC
 from tf_sparse_dp.gradients.rules.registry import mixed, typing
 from tf_sparse_dp.gradients.types import (
     FREE,
@@ -107,7 +108,7 @@ def _spread_sum(
     if isinstance(inputs[0], Summed) and isinstance(inputs[1], Free):
         if sizes is not None and all(isinstance(n, int) for n in sizes):
             return SUMMED
-    return mixed(op, "spreads a batch sum over examples")
+    return mixed(op, "spreads a batch sum over examples", BATCH_STATISTIC)
 
 
 @typing("BroadcastTo")

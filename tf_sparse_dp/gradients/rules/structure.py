@@ -189,7 +189,12 @@ def _concat(
     if batched.axis != axis % rank:
         return _agreeing(op, kinds)
     if not all(isinstance(kind, Batched) for kind in kinds):
-        return mixed(op, "joins examples and constants on the example axis")
+        return mixed(
+            op,
+            "joins examples and constants on the example axis",
+            "Look the examples' own rows and public candidates up separately, "
+            "in two lookups.",
+        )
     blocks = [b for kind in kinds for b in kind.blocks]  # type: ignore[union-attr]
     return Batched(batched.axis, tuple(blocks))
 
