@@ -12,7 +12,15 @@ from tests.cases.case import (
     RUNNING,
     Case,
 )
-from tests.cases.loop import Loop, built, dataset, norm, rows, tensors
+from tests.cases.loop import (
+    Loop,
+    built,
+    dataset,
+    learning_rate,
+    norm,
+    rows,
+    tensors,
+)
 
 __all__ = [
     "BATCHES",
@@ -26,6 +34,7 @@ __all__ = [
     "Loop",
     "built",
     "dataset",
+    "learning_rate",
     "norm",
     "rows",
     "tensors",

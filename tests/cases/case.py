@@ -19,7 +19,7 @@ RUNNING = KERASES[0] if KERAS_3 else KERASES[1]
 
 BATCHES = (8, 8, 4)
 EXAMPLES = sum(BATCHES)
-LEARNING_RATE = 0.5
+LEARNING_RATE = 0.25
 
 
 @dataclasses.dataclass(frozen=True)

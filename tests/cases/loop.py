@@ -84,7 +84,7 @@ class Loop:
                     t += shrink * g
             extra = self._regularisers()
             for v, t, e in zip(variables, total, extra, strict=True):
-                step = LEARNING_RATE * (t / expected_batch_size + e)
+                step = learning_rate(clip_norm) * (t / expected_batch_size + e)
                 v.assign(v.numpy() - step)
             start += size
         final = [v.numpy().copy() for v in variables]
@@ -118,6 +118,11 @@ class Loop:
             tf.zeros(v.shape) if g is None else tf.convert_to_tensor(g)
             for g, v in zip(gradients, variables, strict=True)
         ]
+
+
+def learning_rate(clip_norm: float) -> float:
+    """Steps of one size whatever the loss, so that one tolerance does."""
+    return LEARNING_RATE / clip_norm
 
 
 def norm(gradients: list[np.ndarray]) -> float:

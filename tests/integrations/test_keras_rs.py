@@ -66,7 +66,7 @@ def _case(combiner: str, ids: Any) -> cases.Case:
 
 def _fitted(case: cases.Case, model: Any, clip_norm: float) -> None:
     optimizer = tsdp.DPSparseOptimizer(
-        keras.optimizers.SGD(cases.LEARNING_RATE),
+        keras.optimizers.SGD(cases.learning_rate(clip_norm)),
         clip_norm=clip_norm,
         noise_multiplier=0.0,
         expected_batch_size=8,

@@ -17,7 +17,7 @@ from tests import model_table
 
 def _compiled(case: cases.Case, model: Any, clip_norm: float) -> Any:
     optimizer = tsdp.DPSparseOptimizer(
-        tf.keras.optimizers.SGD(cases.LEARNING_RATE),
+        tf.keras.optimizers.SGD(cases.learning_rate(clip_norm)),
         clip_norm=clip_norm,
         noise_multiplier=0.0,
         expected_batch_size=8,
