@@ -211,6 +211,56 @@ def test_a_batch_of_a_sampling() -> None:
     assert report.examples == drawn // 2
 
 
+class Bag(keras.Model):
+    """Pools ragged or sparse ids in a step of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = layers.Embedding(20, 4)
+        self.score = layers.Dense(1)
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        return self.score(inputs)
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        ids, y = data
+        if not self.table.built:
+            self.table.build(None)
+        with tf.GradientTape() as tape:
+            table = self.table.embeddings
+            table = table.value if small_run.KERAS_3 else table
+            if isinstance(ids, tf.SparseTensor):
+                pooled = tf.nn.safe_embedding_lookup_sparse(
+                    table, ids, combiner="sum"
+                )
+            else:
+                rows = tf.ragged.map_flat_values(tf.gather, table, ids)
+                pooled = tf.reduce_sum(rows, 1)
+            loss = tf.reduce_mean((self(tf.reshape(pooled, [-1, 4])) - y) ** 2)
+        variables = self.trainable_variables
+        gradients = tape.gradient(
+            loss,
+            [v.value for v in variables] if small_run.KERAS_3 else variables,
+        )
+        self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return {"loss": loss}
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["ragged", "sparse"])
+def test_ragged_and_sparse_features(sparse: bool) -> None:
+    ids = tf.ragged.constant([[1, 2], [3], [4, 4, 5], [6], [7, 8], [1], [9, 9]])
+    targets = np.arange(7.0)[:, None]
+    batch = (ids.to_sparse() if sparse else ids, targets)
+    model = Bag()
+    model.compile(optimizer="sgd")
+    explanation = tsdp.explain(model, batch)
+    assert explanation.separable
+    assert explanation.variables[0].form == "rows"
+    report = tsdp.check_separable(model, batch)
+    assert report.examples == 7
+    assert len(report.findings) == 6 and not report.refusal
+
+
 def test_a_step_of_ones_own() -> None:
     model = compiled(OwnStep(lambda gradients: gradients), IDS)
     assert tsdp.check_separable(model, (IDS, TARGETS)).separable

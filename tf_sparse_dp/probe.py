@@ -95,13 +95,10 @@ def taken(batch: Any, rows: Rows) -> Any:
 def _taken(part: Any, rows: Rows) -> Any:
     if not isinstance(part, tf.SparseTensor):
         return tf.gather(part, list(rows))
-    width = part.dense_shape[1:]
-    single = [
-        tf.sparse.slice(
-            part,
-            tf.pad([row], [[0, len(part.shape) - 1]]),
-            tf.concat([[1], width], 0),
-        )
-        for row in rows
-    ]
+    shape = part.dense_shape.numpy()
+    start, size = np.zeros_like(shape), np.array([1, *shape[1:]])
+    single = []
+    for row in rows:
+        start[0] = row
+        single.append(tf.sparse.slice(part, start.copy(), size))
     return tf.sparse.concat(0, single)

@@ -58,6 +58,7 @@ class Layers:
         # "dense_1" is the scope of "dense"; tf-keras works in the first.
         scopes = {name.split("/")[0] for name in operations}
         self._plain = model in scopes
+        self._operations = set(operations)
 
     def layer(self, operation: str) -> str:
         """The innermost layer, or else the outermost scope."""
@@ -67,7 +68,10 @@ class Layers:
             for name in (scope, stripped) if self._plain else (stripped, scope):
                 if name in self._names:
                     return name
-        return scopes[0] if scopes else "train_step"
+        # The backward pass takes the names of operations for scopes.
+        if not scopes or scopes[0] in self._operations:
+            return "train_step"
+        return scopes[0]
 
 
 def path(
