@@ -414,11 +414,12 @@ class Analysis:
         return sized
 
     def _free_type(self, op: tf.Operation) -> Type:
-        if state.called_by(op.node_def):
+        op_def = op.op_def
+        if any(a.type in ("func", "list(func)") for a in op_def.attr):
             self._library = self._library or Library(self.graph)
             hides = state.may_hide(op.node_def, self._library)
         else:
-            stateful = op.op_def.is_stateful and op.type not in HARMLESS
+            stateful = op_def.is_stateful and op.type not in HARMLESS
             hides = stateful or op.type in PYTHON
         if hides:
             return mixed(
