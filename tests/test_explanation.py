@@ -77,16 +77,16 @@ def test_every_form_of_gradient(optimizer: Callable[[], Any]) -> None:
         "from pairs of rows",
     )
     each, wide = found["each/kernel"], found["wide/kernel"]
-    assert (each.positions, each.norms) == (5, "from Gram matrices")
+    assert (each.positions, each.norms) == (5, "from each term")
     assert (wide.positions, wide.norms) == (5, "from each term")
     score = found["score/kernel"]
     assert (score.positions, score.norms) == (1, "from two norms")
     assert score.free and not each.free
     assert found["each/bias"].form == "terms"
-    # Written out: T = 5; 8 x 4 by Gram matrices, 4 x 2 term by term.
+    # Written out: T = 5; 8 x 4 and 4 x 2, term by term.
     assert each.cost.contraction == 5 * 8 * 4
-    assert each.cost.norms == 25 * (8 + 4 + 1)
-    assert each.cost.memory == 2 * 25 * 4
+    assert each.cost.norms == 5 * 8 * 4 + 8 * 4
+    assert each.cost.memory == 8 * 4 * 4
     assert wide.cost.norms == 5 * 4 * 2 + 4 * 2
     assert score.cost.norms == 10 + 1
     total = sum(v.cost.norms for v in found.values())
@@ -109,8 +109,8 @@ def test_units_of_several_examples() -> None:
     assert "per unit:" in text
     score = by_layer(explanation)["score/kernel"]
     assert score.positions == 1  # Of an example; of a unit there are 3.
-    assert score.norms == "from Gram matrices"
-    assert score.cost.norms == 9 * (10 + 1 + 1)
+    assert score.norms == "from each term"
+    assert score.cost.norms == 3 * 10 + 10
 
 
 def test_nothing_changes() -> None:
