@@ -6,6 +6,7 @@ when it is alone in a batch, whatever lengths the others have.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 import tf_sparse_dp as tsdp
+from tf_sparse_dp.gradients.ragged_inputs import of_arguments
 from tf_sparse_dp.gradients.ragged_rows import RaggedRowFactor
 from tf_sparse_dp.gradients.separation import Separation
 
@@ -648,6 +650,25 @@ def test_sparse_weights_have_the_lengths_of_their_ids() -> None:
     assert not _consistent(forward, batch)
 
 
+def test_rows_and_row_ids_have_the_same_lengths() -> None:
+    """Rows of one feature at the row ids of another, never combined before."""
+
+    @tf.function(input_signature=[SIGNATURE])
+    def consistent(batch: dict[str, Any]) -> Any:
+        rows = tf.gather(OTHER, tf.cast(batch["weights"].values > 0, tf.int32))
+        shape = tf.constant([ROWS, WIDTH], tf.int64)
+        gradient = tf.IndexedSlices(rows, batch["ids"].values, shape)
+        return Separation([gradient], ["t"], [(ROWS, WIDTH)]).consistent
+
+    batch = features(LISTS)
+    assert bool(consistent(batch))
+    lengths = tf.constant([1, 3, 5, 2], tf.int64)
+    batch["weights"] = tf.RaggedTensor.from_row_lengths(
+        batch["weights"].values, lengths
+    )
+    assert not bool(consistent(batch))
+
+
 def test_a_lookup_gives_every_example_a_row() -> None:
     """Without ids at the end there are fewer rows; one row would spread."""
     forward = _with("sum", "ids")
@@ -715,6 +736,45 @@ def test_features_have_as_many_examples_as_the_batch() -> None:
     batch["counts"] = tf.SparseTensor(counts.indices, counts.values, [7, ROWS])
     batch["y"] = tf.zeros([1])
     assert not _consistent(_sparse_product, batch)
+
+
+Pair = collections.namedtuple("Pair", ["second", "first"])
+
+
+def test_arguments_are_told_apart_in_any_structure() -> None:
+    """By what the step's own RaggedTensors and SparseTensors hold."""
+    ragged = tf.ragged.constant([[1, 2], [3]])
+    short = ragged.with_row_splits_dtype(tf.int32)
+    sparse = tf.sparse.from_dense([[1, 0], [0, 1]])
+    vector = tf.constant([1, 2])
+
+    @tf.function
+    def step(a: Any, b: Any = None, *more: Any, k: Any, z: Any, **rest: Any):  # type: ignore[no-untyped-def]
+        graph = tf.compat.v1.get_default_graph()
+        arguments = [
+            op.outputs[0]
+            for op in graph.get_operations()
+            if op.type == "Placeholder"
+        ]
+        found = of_arguments(graph.structured_input_signature, arguments)
+        expected = [
+            [x.values, x.row_splits]
+            if isinstance(x, tf.RaggedTensor)
+            else [x.indices, x.values, x.dense_shape]
+            for x in tf.nest.flatten((a, b, more, k, z, rest))
+            if isinstance(x, tf.RaggedTensor | tf.SparseTensor)
+        ]
+        names = {tuple(t.name for t in x.tensors()) for x in found}
+        assert names == {tuple(t.name for t in x) for x in expected}
+        assert len(found) == len(expected)
+        return vector
+
+    several = {"z": vector, "b": ragged, "a": [sparse, (vector, short)]}
+    step(several, Pair(vector, ragged), k=sparse, z=vector)
+    step(vector, ragged, sparse, vector, z=ragged, k=vector, y=short, x=vector)
+    step(ragged, z=several, b=vector, k=Pair(sparse, vector), x=ragged, q=short)
+    ordered = collections.OrderedDict(z=ragged, a=vector, k=sparse)
+    step(ordered, [vector, ragged], k=ordered, z=3)
 
 
 def test_dictionaries_keep_their_order() -> None:

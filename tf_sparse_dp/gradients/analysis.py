@@ -204,7 +204,7 @@ class Analysis:
         """Whether a tensor is one of the batch's, perhaps reshaped."""
         while tensor.op.type in ("Identity", "Reshape", "Cast"):
             tensor = tensor.op.inputs[0]
-        return self._gives_batch(tensor.op)
+        return key(tensor) in self._given or self._gives_batch(tensor.op)
 
     def is_captured(self, tensor: tf.Tensor) -> bool:
         """Whether a placeholder stands for a tensor from outside the graph."""

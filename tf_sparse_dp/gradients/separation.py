@@ -98,7 +98,6 @@ class Separation:
         self.analysis = Analysis(_targets(self.gradients))
         self.batch_size = self.analysis.batch_size
         self.inputs = self.analysis.inputs()
-        self.consistent = self._consistency()
         self.parts: list[Separated | None] = []
         self.refusals: dict[int, NotSeparableError] = {}
         for place, (gradient, name, shape) in enumerate(
@@ -113,6 +112,8 @@ class Separation:
                     raise
                 self.refusals[place] = refusal
             self.parts.append(part)
+        # Last: taking gradients apart may require more of the batch.
+        self.consistent = self._consistency()
         if not collect:
             Memory(self.analysis).check()
 
