@@ -49,15 +49,15 @@ class RaggedRowFactor(Factor):
         return "from sums of equal rows"
 
     def squared_norms(self) -> tf.Tensor:
-        # Pairs of example and row, numbered without overflow: N² < 2⁶³.
-        rows = tf.unique(self.ids, tf.int64).idx
-        lookups = tf.maximum(tf.size(rows, tf.int64), 1)
-        pairs, places = tf.unique(self.examples * lookups + rows, tf.int64)
+        rows, ids = self.table_shape[0], tf.cast(self.ids, tf.int64)
+        # Row numbers that the table does not have count as one row more.
+        ids = tf.where((ids >= 0) & (ids < rows), ids, rows)
+        pairs, places = tf.unique(self.examples * (rows + 1) + ids)
         sums = tf.math.unsorted_segment_sum(
             tf.cast(self.values, tf.float32), places, tf.size(pairs)
         )
         squares = tf.reduce_sum(tf.square(sums), 1)
-        return self._per_example(squares, pairs // lookups)
+        return self._per_example(squares, pairs // (rows + 1))
 
     def squared_slack(self) -> tf.Tensor:
         squares = tf.reduce_sum(tf.square(tf.cast(self.values, tf.float32)), 1)
