@@ -24,6 +24,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tf_sparse_dp.gradients.repeats import repeats_rows
+
 # Up to this many rows per example, comparing all pairs of row ids is cheaper
 # than sorting them.
 _PAIRWISE_ROWS = 64
@@ -161,12 +163,12 @@ class OuterFactor(Factor):
         """Whether to hold the terms rather than Gram matrices of their parts.
 
         Terms take T I O products, and then their sum is cheap; Gram matrices
-        take T² (I + O) on top of the sum. The terms are held if they are at
-        most twice as large as their parts, so that memory stays in bounds.
+        take T² (I + O) on top of the sum. The terms are held if they are not
+        larger than their parts, which can be given up then.
         """
         _, steps, rows = self.left.shape
         columns = self.right.shape[2]
-        return rows * columns <= 2 * steps * (rows + columns)
+        return rows * columns <= steps * (rows + columns)
 
     @property
     def norms_by(self) -> str:
@@ -370,6 +372,13 @@ class RowFactor(Factor):
         return self.ids.shape[1]
 
     @property
+    def _pools(self) -> bool:
+        """Whether all of an example's lookups have the same values."""
+        return self.rows_per_example <= _PAIRWISE_ROWS and repeats_rows(
+            self.values
+        )
+
+    @property
     def norms_by(self) -> str:
         if self.rows_per_example == 1:
             return "from each row"
@@ -382,6 +391,11 @@ class RowFactor(Factor):
         lookups = self.rows_per_example
         if lookups == 1:
             return _squares(values)
+        if self._pools:
+            ids = tf.transpose(self.ids)
+            same = tf.cast(ids[:, tf.newaxis] == ids, values.dtype)
+            # Row v, looked up n times, counts n² |v|²: for n² pairs, |v|².
+            return _squares(values[:, 0]) * tf.reduce_sum(same, [0, 1])
         if lookups <= _PAIRWISE_ROWS:
             same = self.ids[:, :, None] == self.ids[:, None, :]
             same = tf.cast(same, values.dtype)
@@ -403,8 +417,8 @@ class RowFactor(Factor):
         return _squares(tf.reshape(sums, tf.shape(values)))
 
     def squared_slack(self) -> tf.Tensor | None:
-        if self.rows_per_example == 1:
-            return None
+        if self.rows_per_example == 1 or self._pools:
+            return None  # Equal parts do not cancel.
         mass = self.rows_per_example * _squares(_wide(self.values))
         return _LEAST_SLACK * mass
 

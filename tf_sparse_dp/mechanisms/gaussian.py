@@ -66,7 +66,11 @@ def _deduplicated(total: Sum) -> Sum:
     if not isinstance(total, tf.IndexedSlices):
         return total
     ids, places = tf.unique(total.indices)
-    values = tf.math.unsorted_segment_sum(
-        total.values, places, tf.shape(ids)[0]
+    # A segment sum would spread over all threads, each of them reading all ids.
+    shape = [tf.shape(ids)[0], *total.values.shape[1:]]
+    values = tf.tensor_scatter_nd_add(
+        tf.zeros(shape, total.values.dtype),
+        places[:, tf.newaxis],
+        total.values,
     )
     return tf.IndexedSlices(values, ids, total.dense_shape)
