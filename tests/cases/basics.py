@@ -142,7 +142,15 @@ _ACTIVATIONS = (
 ).split()
 _OF_KERAS_3 = ("relu6", "leaky_relu")
 
+
+def _many_tables() -> Any:
+    ids = keras.Input((5,), dtype="int32")
+    parts = [embedding(6)(ids[:, i % 5]) for i in range(18)]
+    return keras.Model(ids, layers.Dense(1)(layers.Concatenate()(parts)))
+
+
 CASES = [
+    Case("18 tables in one concatenation", _many_tables, FEW_IDS, REAL),
     Case("dense", dense_model, FEATURES, REAL),
     Case("embeddings", functional, MIXED, REAL, lane=True),
     Case("subclassed", lambda: Subclassed(False), MIXED, REAL),

@@ -236,11 +236,20 @@ def _joined(sizes: Sizes, op: tf.Operation, index: int) -> list[Dim] | None:
     inputs = op.inputs[:-1] if op.type == "ConcatV2" else op.inputs
     # Row by row, vectors that are stacked follow each other as well.
     stacked = op.type == "Pack" and op.get_attr("axis") == 0
-    if op.outputs[0].shape.rank != 1 and not stacked:
+    # So gradients of long concatenations keep the shapes of their inputs.
+    columns = (
+        op.type == "Pack"
+        and op.get_attr("axis") in (1, -1)
+        and op.outputs[0].shape.rank == 2
+    )
+    if op.outputs[0].shape.rank != 1 and not stacked and not columns:
         return None
     parts = [sizes.value(x) for x in inputs]
     if any(part is None for part in parts):
         return None
+    if columns:
+        rows = zip(*parts, strict=True)  # type: ignore[arg-type]
+        return [entry for row in rows for entry in row]
     return [entry for part in parts for entry in part]  # type: ignore[union-attr]
 
 

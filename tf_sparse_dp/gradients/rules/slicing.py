@@ -41,6 +41,13 @@ def _split(
         return mixed(op, "has an axis that is not known while tracing")
     if at % rank == kind.axis:
         return mixed(op, "splits the batch", KEEP_AXIS)
+    dims = analysis.sizes.dims(op.inputs[value])
+    lengths = analysis.sizes.ints(op.inputs[1]) if op.type == "SplitV" else None
+    if dims is not None and lengths is not None and min(lengths) >= 0:
+        for output, length in zip(op.outputs, lengths, strict=True):
+            shape = list(dims)
+            shape[at % rank] = length
+            analysis.sizes.set_dims(output, shape)
     return kind
 
 
