@@ -48,6 +48,7 @@ def explain(model: Any, batch: Any) -> Explanation:
       ValueError: If the model is not compiled or applies no gradients.
 
     Example:
+      >>> import tensorflow as tf
       >>> model = tf.keras.Sequential(
       ...     [tf.keras.Input((3,)), tf.keras.layers.Dense(2)]
       ... )
