@@ -13,7 +13,9 @@ from tests import model_cases as cases
 
 if not cases.KERAS_3:
     pytest.skip("keras_rs is written for Keras 3", allow_module_level=True)
-keras_rs = pytest.importorskip("keras_rs", reason="keras_rs is optional")
+keras_rs = pytest.importorskip(
+    "keras_rs", reason="version lanes do without keras_rs"
+)
 
 keras = tf.keras
 _random = np.random.RandomState(0)
