@@ -546,7 +546,25 @@ def _padded_to_the_number_of_values(batch: dict[str, Any]) -> Any:
     return _scaled(batch, tf.reduce_mean(padded, 1, keepdims=True))
 
 
+def _reshaped_by_sizes_that_are_not_known(batch: dict[str, Any]) -> Any:
+    counts, examples = batch["counts"], tf.shape(batch["y"], tf.int64)[0]
+    rows, columns = examples + 0, (examples + ROWS) - examples
+    indices, _ = tf.raw_ops.SparseReshape(
+        input_indices=counts.indices,
+        input_shape=tf.stack([rows, columns]),
+        new_shape=tf.stack([columns, rows]),
+    )
+    moved = tf.raw_ops.SparseToDense(
+        sparse_indices=indices,
+        output_shape=tf.stack([examples, tf.constant(ROWS, tf.int64)]),
+        sparse_values=counts.values,
+        default_value=0.0,
+    )
+    return moved @ KERNEL
+
+
 ATTACKS = [
+    _reshaped_by_sizes_that_are_not_known,
     _column_by_the_number_of_values,
     _as_many_columns_as_values,
     _padded_to_the_number_of_values,
@@ -612,6 +630,21 @@ def test_two_ragged_axes_are_refused() -> None:
 
     with pytest.raises(tsdp.NotSeparableError, match="2 ragged axes"):
         step(tf.ragged.constant([[[1], [2]], [[3, 4]]]))
+
+
+def test_the_widest_value_must_not_decide_a_size() -> None:
+    spec = tf.RaggedTensorSpec([None, None, None], ragged_rank=1)
+
+    @tf.function(input_signature=[spec])
+    def step(features: Any) -> Any:
+        with tf.GradientTape() as tape:
+            means = tf.reduce_mean(features.values, 1, keepdims=True)
+            rows = features.with_values(means * BIAS)
+            total = tf.reduce_sum(tf.square(tf.reduce_sum(rows, 1)))
+        return Separation([tape.gradient(total, BIAS)], ["b"], [BIAS.shape])
+
+    with pytest.raises(tsdp.NotSeparableError, match="fixed public size"):
+        step(tf.RaggedTensor.from_row_lengths(tf.ones([3, 2]), [1, 2]))
 
 
 # What only shows when the step runs.

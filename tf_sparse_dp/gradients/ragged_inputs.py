@@ -31,6 +31,12 @@ _LONGEST = Mixed(
     "to_tensor(shape=[None, length]), tf.sparse.to_dense of a tensor whose "
     "dense_shape[1] is a constant.",
 )
+_WIDEST = Mixed(
+    "the values of a ragged feature have a size that the batch decides, so one "
+    "example can change what the layers see of the others",
+    "values",
+    "Pad or cut each value to a fixed public size.",
+)
 
 
 class RaggedInput(abc.ABC):
@@ -88,8 +94,12 @@ class RaggedRows(RaggedInput):
         return [self.values, self.splits]
 
     def types(self, sizes: Sizes) -> dict[tuple[str, int], Type]:
+        values: Type = Scattered(self.partition)
+        shape = self.values.shape
+        if shape.rank is None or None in shape.as_list()[1:]:
+            values = dataclasses.replace(_WIDEST, operation=self.values.op.name)
         return {
-            key(self.values): Scattered(self.partition),
+            key(self.values): values,
             key(self.splits): Splits(self.partition),
         }
 

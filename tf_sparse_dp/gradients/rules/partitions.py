@@ -210,7 +210,8 @@ def _sparse_reshape(
         isinstance(before, Free) and isinstance(after, Free)
     ):
         return mixed(op, "has a form that is not understood")
-    if dims is None or len(dims) != 2 or dims != new:
+    # Two sizes that are not known need not be equal.
+    if dims is None or len(dims) != 2 or None in dims or dims != new:
         return mixed(
             op,
             "moves values to other examples",
