@@ -101,6 +101,14 @@ def _from_python(x: Any) -> Any:
     return x - tf.ensure_shape(hidden, [WIDTH])
 
 
+def _through_a_file(x: Any) -> Any:
+    path = tf.constant("never_written")
+    written = tf.io.serialize_tensor(tf.reduce_mean(x, 0))
+    with tf.control_dependencies([tf.io.write_file(path, written)]):
+        read = tf.io.parse_tensor(tf.io.read_file(path), tf.float32)
+    return x - tf.ensure_shape(read, [WIDTH])
+
+
 def _iterator_of_ones_own(x: Any) -> Any:
     others = tf.data.Dataset.from_tensor_slices(x).skip(1)
     first = tf.data.Dataset.from_tensor_slices(x).take(1)
@@ -158,6 +166,7 @@ MIXING = [
     _state_for_the_next_step,
     _state_in_a_table,
     _from_python,
+    _through_a_file,
     _iterator_of_ones_own,
     _rolled,
     _sorted,

@@ -19,7 +19,7 @@ from tf_sparse_dp.gradients.effects import (
     HARMLESS,
     ITERATORS,
     OPTIONALS,
-    PYTHON,
+    OUTSIDE,
 )
 from tf_sparse_dp.gradients.functions import Library
 from tf_sparse_dp.gradients.ragged_inputs import (
@@ -420,7 +420,7 @@ class Analysis:
             hides = state.may_hide(op.node_def, self._library)
         else:
             stateful = op_def.is_stateful and op.type not in HARMLESS
-            hides = stateful or op.type in PYTHON
+            hides = stateful or op.type in OUTSIDE
         if hides:
             return mixed(
                 op,

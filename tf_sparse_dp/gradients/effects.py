@@ -31,8 +31,12 @@ FLOW = CALLS | frozenset(
 # What an optimizer of this library writes is private, hence free. It writes in
 # a branch of this name.
 PRIVATE_UPDATE = "tf_sparse_dp_update"
-# Python code may give anything, whatever its inputs are.
-PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
+# Python code, files and other calls may give anything, whatever the inputs
+# are, although TensorFlow takes some of these for free of state.
+OUTSIDE = frozenset(
+    "PyFunc PyFuncStateless EagerPyFunc ReadFile MatchingFiles "
+    "GetElementAtIndex Batch Unbatch".split()
+)
 
 
 def is_private_update(op_type: str, name: str) -> bool:

@@ -21,7 +21,7 @@ from tf_sparse_dp.gradients.effects import (
     CALLS,
     FLOW,
     HARMLESS,
-    PYTHON,
+    OUTSIDE,
     READS,
     is_private_update,
 )
@@ -232,7 +232,7 @@ def has_effects(node: Any, library: Library) -> bool:
     """Whether an operation may do more than give its outputs."""
     below = _below(node, library)
     return below is None or any(
-        n.op in PYTHON or (n.op not in HARMLESS and internals.has_state(n.op))
+        n.op in OUTSIDE or (n.op not in HARMLESS and internals.has_state(n.op))
         for n in below
     )
 
@@ -241,7 +241,7 @@ def may_hide(node: Any, library: Library) -> bool:
     """Whether an operation may give what its inputs do not hold."""
     below = _below(node, library)
     return below is None or any(
-        n.op in PYTHON
+        n.op in OUTSIDE
         or (
             internals.has_state(n.op)
             and n.op not in HARMLESS

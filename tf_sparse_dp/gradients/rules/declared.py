@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import tensorflow as tf
 
 from tf_sparse_dp.gradients import internals
-from tf_sparse_dp.gradients.effects import BATCHES, CALLS, PYTHON
+from tf_sparse_dp.gradients.effects import BATCHES, CALLS, OUTSIDE
 from tf_sparse_dp.gradients.rules import registry
 from tf_sparse_dp.gradients.rules.registry import (
     FactoringRule,
@@ -33,7 +33,7 @@ _DECLARED: set[str] = set()
 _RESERVED = (
     BATCHES
     | CALLS
-    | PYTHON
+    | OUTSIDE
     | frozenset(
         "Placeholder PlaceholderWithDefault Arg Retval Shape ShapeN Size Rank "
         "If StatelessIf While StatelessWhile Case StatelessCase For MapDefun "
