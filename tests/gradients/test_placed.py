@@ -147,6 +147,30 @@ def test_clipped_sums_hold_the_norm(lookups: int) -> None:
     assert 0.0099 < norm <= 0.01 * (1 + 1e-6)
 
 
+@pytest.mark.parametrize("out_of_range", [-1, ROWS, ROWS + 4])
+def test_ids_out_of_range_do_not_lower_norms(out_of_range: int) -> None:
+    """XLA clamps what is read and drops what is added."""
+
+    @tf.function(jit_compile=True, autograph=False)
+    def squares() -> tuple[tf.Tensor, tf.Tensor]:
+        block = _normal(1, ROWS, WIDTH)
+        shared = placed(
+            DenseFactor(block), tf.range(ROWS), (ROWS, WIDTH), sparse=True
+        )
+        nearest = min(max(out_of_range, 0), ROWS - 1)
+        own = RowFactor(
+            -block[:, nearest : nearest + 1],
+            tf.constant([[out_of_range]]),
+            (ROWS, WIDTH),
+        )
+        factor = added([shared, own])
+        total = tf.convert_to_tensor(factor.weighted_sum(tf.ones([1])))
+        return factor.squared_norms()[0], tf.reduce_sum(tf.square(total))
+
+    norm, released = squares()
+    assert norm >= released - 1e-4
+
+
 def test_an_example_that_is_not_finite_spoils_no_other() -> None:
     factor = _factor("one product", 1)
     left = factor.block.left.numpy()  # type: ignore[union-attr]

@@ -838,6 +838,18 @@ def _factor(seed: int = 0) -> tuple[RaggedRowFactor, np.ndarray]:
     return factor, dense
 
 
+@pytest.mark.parametrize("out_of_range", [-1, ROWS])
+def test_ids_out_of_range_reach_no_other_example(out_of_range: int) -> None:
+    factor = RaggedRowFactor(
+        tf.ones([1, WIDTH]),
+        tf.constant([out_of_range]),
+        tf.constant([1], tf.int64),
+        tf.constant(3, tf.int64),
+        (ROWS, WIDTH),
+    )
+    assert not np.any(factor.per_example())
+
+
 def test_repeated_rows_count_as_their_sum() -> None:
     factor, dense = _factor()
     np.testing.assert_allclose(factor.per_example(), dense, rtol=1e-6)

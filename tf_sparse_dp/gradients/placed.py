@@ -160,7 +160,9 @@ class PlacedFactor(Factor):
             runs,
         )
         run = tf.gather(run_of_row, rows.ids)
-        met = run < count
+        # XLA and GPUs read some row where there is none, and add to none.
+        there = (rows.ids >= 0) & (rows.ids < self.table_shape[0])
+        met = there & (run < count)
         run = tf.minimum(run, count - 1)
         batch_size = tf.shape(run)[0]
         examples = tf.zeros_like(run) + tf.range(batch_size)[:, tf.newaxis]

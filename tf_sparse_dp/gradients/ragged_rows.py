@@ -85,8 +85,10 @@ class RaggedRowFactor(Factor):
         )
 
     def per_example(self) -> tf.Tensor:
-        rows = self.table_shape[0]
-        places = self.examples * rows + tf.cast(self.ids, tf.int64)
+        rows, ids = self.table_shape[0], tf.cast(self.ids, tf.int64)
+        # GPUs read ids that are out of range; they must not reach others.
+        there = (ids >= 0) & (ids < rows)
+        places = tf.where(there, self.examples * rows + ids, -1)
         terms = tf.math.unsorted_segment_sum(
             self.values, places, self.batch_size * rows
         )
