@@ -563,7 +563,13 @@ def _reshaped_by_sizes_that_are_not_known(batch: dict[str, Any]) -> Any:
     return moved @ KERNEL
 
 
+def _not_validated(batch: dict[str, Any]) -> Any:
+    dense = tf.sparse.to_dense(batch["counts"], validate_indices=False)
+    return dense @ KERNEL
+
+
 ATTACKS = [
+    _not_validated,
     _reshaped_by_sizes_that_are_not_known,
     _column_by_the_number_of_values,
     _as_many_columns_as_values,

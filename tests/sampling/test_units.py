@@ -258,6 +258,7 @@ def test_fewer_users_than_the_bound_are_drawn_as_often():
         (["a", float("nan")] * 11, "dtype object"),
         (["a", None] * 11, "dtype object"),
         (["1", 1] * 11, "dtype object"),
+        (["a", "a\0"] * 11, "dtype object"),
         (np.zeros(0, int), "user_ids is empty"),
         (3, r"shape \(\)"),
         (None, r"shape \(\)"),

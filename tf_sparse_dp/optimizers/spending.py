@@ -101,7 +101,8 @@ class Spending:
     def decide(self, batch_size: tf.Tensor, consistent: tf.Tensor) -> tf.Tensor:
         """Whether the step may be taken, and counts it if so.
 
-        Depends on public facts only: counts and shapes.
+        Depends on public facts only: counts and shapes, and the form of ragged
+        features, which is taken as public.
         """
         rows = tf.cast(batch_size, tf.int64)
         count = tf.maximum(

@@ -314,7 +314,10 @@ def _checked_ids(user_ids: Any) -> np.ndarray:
         # NaN for a missing id.
         kinds = {type(user) for user in ids.tolist()}
         if len(kinds) == 1 and issubclass(kinds.pop(), _ID_TYPES):
-            ids = np.asarray(ids.tolist())
+            made = np.asarray(ids.tolist())
+            # NumPy drops zero bytes at the end: "a" and "a\0" would be equal.
+            if made.tolist() == ids.tolist():
+                ids = made
     if ids.ndim != 1 or ids.dtype.kind not in "iuSU":
         raise TypeError(
             f"user_ids has shape {ids.shape} and dtype {ids.dtype}, expected "

@@ -273,6 +273,13 @@ def _to_dense(
         or not analysis.same_rows(indices.partition, values.partition)
     ):
         return mixed(op, "has a form that is not understood")
+    if not op.get_attr("validate_indices"):
+        # A column beyond the last is the next example's first, on a GPU.
+        return mixed(
+            op,
+            "does not check that indices are in range",
+            "Leave validate_indices at True.",
+        )
     return _of_length(analysis, op, analysis.sizes.value(op.inputs[1]))
 
 
