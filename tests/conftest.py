@@ -69,16 +69,41 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_terminal_summary(
     terminalreporter: Any, config: pytest.Config
 ) -> None:
-    if not config.getoption("--write-table"):
-        return
+    recorded = [
+        (report, name, value)
+        for outcome in ("passed", "failed")
+        for report in terminalreporter.getreports(outcome)
+        for name, value in getattr(report, "user_properties", ())
+    ]
+    for what in ("random graphs", "random models"):
+        _print_counts(
+            terminalreporter,
+            what,
+            [value for _, name, value in recorded if name == what],
+        )
+    if config.getoption("--write-table"):
+        _write_table(
+            {
+                report.nodeid.partition("[")[2].removesuffix("]"): value
+                for report, name, value in recorded
+                if name == "outcome"
+            }
+        )
+
+
+def _print_counts(
+    terminalreporter: Any, what: str, parts: list[dict[str, Any]]
+) -> None:
+    """What came of all that was drawn at random, over all processes."""
+    if parts:
+        from tests.gradients.random_graphs.counting import Counts
+
+        terminalreporter.write_line(f"{what}: {Counts.total(parts)}")
+
+
+def _write_table(found: dict[str, str]) -> None:
     from tests import model_cases, model_table
 
-    found = {
-        report.nodeid.partition("[")[2].removesuffix("]"): outcome
-        for report in terminalreporter.getreports("passed")
-        for name, outcome in report.user_properties
-        if name == "outcome"
-    }
     for case in model_cases.CASES:
         if case.only not in ("", model_cases.RUNNING):
             found[case.name] = case.outcome()

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.gradients.random_graphs.counting import Counts, count
+from tests.gradients.random_graphs.counting import count
 from tests.gradients.random_graphs.examination import Examination, Subject
 from tf_sparse_dp.gradients.rules.registry import TYPING
 
@@ -23,32 +24,19 @@ LEAST_SHARE = 0.6
 WEIGHT = tf.Variable(np.eye(4, dtype="float64"))
 
 
-@pytest.fixture(scope="module")
-def totals() -> Counts:
-    """What came of all graphs that were examined so far."""
-    return Counts()
-
-
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_what_is_accepted_is_separable(
-    shard: int, totals: Counts, request: pytest.FixtureRequest
+    shard: int,
+    request: pytest.FixtureRequest,
+    record_property: Callable[[str, object], None],
 ) -> None:
     graphs = request.config.getoption("--graphs")
-    known = len(totals.unsound), len(totals.crashes)
-    count(range(shard, graphs, SHARDS), totals)
-    assert not totals.unsound[known[0] :], "\n".join(totals.unsound)
-    assert not totals.crashes[known[1] :], "\n".join(totals.crashes)
-
-
-def test_most_separable_graphs_are_accepted(
-    totals: Counts, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if not totals.graphs:  # This test was picked alone.
-        count(range(100), totals)
-    with capsys.disabled():
-        print(f"\n{totals}")
-    assert totals.mixing > 0.1 * totals.graphs
-    assert totals.share >= LEAST_SHARE
+    counts = count(range(shard, graphs, SHARDS))
+    record_property("random graphs", counts.as_dict())
+    assert not counts.unsound, "\n".join(counts.unsound)
+    assert not counts.crashes, "\n".join(counts.crashes)
+    assert counts.mixing > 0.1 * counts.graphs
+    assert counts.share >= LEAST_SHARE
 
 
 def _examined(loss: Any, static: bool = False) -> Any:

@@ -24,11 +24,9 @@ def main() -> int:
     counts, start = Counts(), time.time()
     end = options.seed + options.graphs
     for first in range(options.seed, end, CHUNK):
-        known = len(counts.unsound) + len(counts.crashes)
-        count(range(first, min(end, first + CHUNK)), counts)
-        problems = counts.unsound + counts.crashes
-        if len(problems) > known:
-            print("\n".join([*counts.unsound, *counts.crashes]))
+        here = count(range(first, min(end, first + CHUNK)))
+        print("\n".join([*here.unsound, *here.crashes]), end="")
+        counts = Counts.total([counts.as_dict(), here.as_dict()])
         print(f"{time.time() - start:.0f} s, {counts}\n", flush=True)
     return 1 if counts.unsound or counts.crashes else 0
 

@@ -7,6 +7,7 @@ import dataclasses
 import gc
 import traceback
 from collections.abc import Iterable
+from typing import Any
 
 import tensorflow as tf
 
@@ -59,6 +60,22 @@ class Counts:
         if not finding.accepted:
             self.false_refusals[finding.operation] += 1
 
+    def as_dict(self) -> dict[str, Any]:
+        """The counts in types that pass from process to process."""
+        return {**vars(self), "false_refusals": dict(self.false_refusals)}
+
+    @classmethod
+    def total(cls, parts: Iterable[dict[str, Any]]) -> Counts:
+        """The sum of counts that are given by `as_dict`."""
+        total = cls()
+        for part in parts:
+            for name, value in part.items():
+                if name == "false_refusals":
+                    total.false_refusals.update(value)
+                else:
+                    setattr(total, name, getattr(total, name) + value)
+        return total
+
     @property
     def share(self) -> float:
         """The share of separable graphs that were accepted."""
@@ -106,9 +123,9 @@ def examine(seed: int) -> tuple[Finding, Program]:
     return Examination(subject(program), seed).examine(), program
 
 
-def count(seeds: Iterable[int], counts: Counts | None = None) -> Counts:
+def count(seeds: Iterable[int]) -> Counts:
     """Many random graphs, quickly: graphs this small need no optimizing."""
-    counts = Counts() if counts is None else counts
+    counts = Counts()
     tf.get_logger().setLevel("ERROR")  # About functions that retrace.
     tf.config.optimizer.set_experimental_options(
         {"disable_meta_optimizer": True}
