@@ -19,10 +19,10 @@ class PrivacyBudget(tf.keras.callbacks.Callback):
     """Ends `fit` when the plan is spent; logs epsilon.
 
     Puts `epsilon`, the privacy spent so far, into the progress bar and into
-    `History`. In the progress bar it is rounded up to the next of 20 points of
-    the plan, because computing it takes time; at the end of an epoch it is
-    exact. Under a plan that counts passes over the data, charges one at the
-    start of each epoch.
+    `History`. While an epoch runs it is rounded up to the next of 20 points of
+    the plan, because computing it takes time (tf-keras shows none then); at the
+    end of an epoch it is exact. Under a plan that counts passes over the data,
+    charges one at the start of each epoch.
 
     A step that writes example data into weights of the model, such as running
     statistics, is refused while it is traced, whether gradients read them or
@@ -64,7 +64,9 @@ class PrivacyBudget(tf.keras.callbacks.Callback):
         optimizer = self._optimizer()
         if optimizer.plan is None:
             return
-        self._log(logs, exact=False)
+        if hasattr(tf.keras, "__version__"):
+            # The bar of tf-keras would show the mean over the steps.
+            self._log(logs, exact=False)
         if optimizer.plan.sampling.composition_unit == "step":
             self._stop_if_spent()
 

@@ -68,7 +68,8 @@ def dataset(sampling: Any = None) -> tf.data.Dataset:
 
 
 def train(a_model: Any, steps: int, **options: Any) -> Any:
-    return a_model.fit(dataset(), steps_per_epoch=steps, verbose=0, **options)
+    options = {"verbose": 0, **options}
+    return a_model.fit(dataset(), steps_per_epoch=steps, **options)
 
 
 def weights(a_model: Any) -> list[np.ndarray]:
