@@ -64,7 +64,7 @@ def test_a_declared_rule_trains_and_is_named() -> None:
     explanation = tsdp.explain(model, (FEATURES, TARGETS))
     assert explanation.separable
     assert explanation.declared_rules == BESSEL
-    assert "registered for: BesselI0e, BesselI1e" in " ".join(
+    assert "declared for: BesselI0e, BesselI1e" in " ".join(
         str(explanation).split()
     )
     model.fit(FEATURES, TARGETS, batch_size=8, verbose=0)
@@ -225,10 +225,30 @@ def test_what_may_not_be_declared(op_type: str, says: str) -> None:
 
 
 @pytest.mark.once
-def test_a_rule_is_declared_once() -> None:
+def test_a_declaration_may_be_repeated_and_not_changed() -> None:
     tsdp.rules.rowwise("BesselI0e")
+    tsdp.rules.rowwise("BesselI0e")
+    tsdp.rules.rowwise(*BESSEL)
+    assert tsdp.rules.declared() == BESSEL
+
+    def other(*_: Any) -> Any:
+        return tsdp.rules.Summed()
+
     with pytest.raises(ValueError, match="exists already"):
-        tsdp.rules.rowwise("BesselI0e")
+        tsdp.rules.typing("BesselI0e")(other)
+
+
+@pytest.mark.once
+def test_a_declaration_that_is_refused_leaves_nothing_behind() -> None:
+    tsdp.rules.rowwise("BesselI0e")
+
+    def other(*_: Any) -> Any:
+        return tsdp.rules.Summed()
+
+    with pytest.raises(ValueError, match="exists already"):
+        tsdp.rules.typing("BesselI1e", "BesselI0e")(other)
+    assert "BesselI1e" not in registry.TYPING
+    assert tsdp.rules.declared() == ("BesselI0e",)
 
 
 @pytest.mark.once

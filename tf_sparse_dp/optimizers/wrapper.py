@@ -417,8 +417,8 @@ def _assumptions(declared_rules: Collection[str]) -> tuple[str, ...]:
         return _ASSUMPTIONS
     return (
         *_ASSUMPTIONS,
-        "Rules that were registered with tf_sparse_dp.rules are right; nobody "
-        f"proves them. Registered for: {', '.join(sorted(declared_rules))}.",
+        "Rules that were declared with tf_sparse_dp.rules are right; nobody "
+        f"proves them. Declared for: {', '.join(sorted(declared_rules))}.",
     )
 
 

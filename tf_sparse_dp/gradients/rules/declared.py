@@ -53,7 +53,7 @@ def declared_among(operations: Iterable[tf.Operation]) -> tuple[str, ...]:
 
 
 def typing(*op_types: str) -> Callable[[TypingRule], TypingRule]:
-    """Registers a rule that says what type an operation's outputs have.
+    """Declares a rule that says what type an operation's outputs have.
 
     The rule is called as `rule(analysis, op, types)` with the types of the
     operation's inputs, none of them `Mixed` and not all of them `Free`. It
@@ -70,7 +70,7 @@ def typing(*op_types: str) -> Callable[[TypingRule], TypingRule]:
 
 
 def factoring(*op_types: str) -> Callable[[FactoringRule], FactoringRule]:
-    """Registers a rule that takes a sum over examples apart.
+    """Declares a rule that takes a sum over examples apart.
 
     For operations whose typing rule says `Summed` although no input is: it is
     called as `rule(analysis, op)` and returns a `Factor` with the examples'
@@ -83,7 +83,7 @@ def factoring(*op_types: str) -> Callable[[FactoringRule], FactoringRule]:
 
 
 def lifting(*op_types: str) -> Callable[[LiftingRule], LiftingRule]:
-    """Registers a rule that carries terms through a linear operation.
+    """Declares a rule that carries terms through a linear operation.
 
     For operations whose typing rule says `Summed` because input `index` is: it
     is called as `rule(analysis, op, factor, index)` and returns the factor of
@@ -100,15 +100,17 @@ def rowwise(*op_types: str) -> None:
     Row i of every output depends on row i of those inputs that hold examples,
     and on whatever holds none: weights, constants, attributes. Rows are along
     axis 0, and there are as many in all of them. An operation's gradient is
-    another operation; declare it as well if it is row by row too.
+    another operation; declare it as well if it is row by row too. Saying it
+    again changes nothing.
 
     **Assumption of the guarantee.** That this is so. The privacy statement
     names the operations; `tf_sparse_dp.rules.check` tests it.
 
     Raises:
-      ValueError: If an operation is unknown, has state, or has a rule.
+      ValueError: If an operation is unknown, has state, or has another rule.
     """
-    typing(*op_types)(_row_by_row)
+    new = [t for t in op_types if registry.TYPING.get(t) is not _row_by_row]
+    typing(*new)(_row_by_row)
 
 
 def _row_by_row(

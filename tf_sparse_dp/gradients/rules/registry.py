@@ -87,10 +87,14 @@ def joining(*op_types: str) -> Callable[[JoiningRule], JoiningRule]:
 
 def _into(table, op_types):  # type: ignore[no-untyped-def]
     def register(rule):  # type: ignore[no-untyped-def]
+        # All or none: half of a declaration would be nobody's.
         for op_type in op_types:
             if op_type in table:
-                raise ValueError(f"A rule for {op_type} exists already.")
-            table[op_type] = rule
+                raise ValueError(
+                    f"A rule for {op_type} exists already, and rules cannot be "
+                    "replaced. Start Python anew to give another."
+                )
+        table.update(dict.fromkeys(op_types, rule))
         return rule
 
     return register
