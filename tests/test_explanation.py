@@ -245,11 +245,55 @@ def test_a_wrong_reduction_and_a_batch_that_was_not_sampled() -> None:
     model = compiled(dense_model(), optimizer=private(loss_reduction="sum"))
     explanation = tsdp.explain(model, BATCH)
     (refusal,) = explanation.refusals
-    assert "Pass loss_reduction='mean'" in refusal.reason
+    assert "is a mean over the examples" in refusal.reason
+    assert "Pass loss_reduction='mean'" in refusal.remedy
     assert "although every gradient separates" in str(explanation)
     model = small_run.model()
     (refusal,) = tsdp.explain(model, BATCH).refusals
     assert "validity columns" in refusal.reason
+
+
+def _mixes_if_the_size_is_known(x: Any) -> Any:
+    return x if x.shape[0] is None else tf.sort(x, 0)
+
+
+def test_a_sampling_that_fixes_the_number_of_rows() -> None:
+    inner = keras.optimizers.SGD(0.1)
+    optimizer = tsdp.DPSparseOptimizer(inner, small_run.plan())
+    model = compiled(Through(_mixes_if_the_size_is_known), optimizer=optimizer)
+    batch = next(iter(small_run.dataset()))
+    assert not tsdp.explain(model, batch).separable
+    assert not tsdp.explain(model, small_run.dataset()).separable
+    with pytest.raises(tsdp.NotSeparableError):
+        small_run.train(model, 1)
+    # Without a sampling, arrays have no number of rows that is known.
+    model.compile(optimizer=private(), loss="mse")
+    assert tsdp.explain(model, BATCH).separable
+
+
+def test_an_ordinary_optimizer_and_a_loss_that_is_a_sum() -> None:
+    loss = keras.losses.MeanSquaredError(reduction="sum")
+    model = compiled(dense_model(), optimizer="sgd", loss=loss)
+    explanation = tsdp.explain(model, BATCH)
+    assert explanation.separable
+    assert "Note: the loss is a sum" in str(explanation)
+    assert "loss_reduction='sum'" in explanation.notes[0]
+    # Who was told so already needs no note, nor does a mean.
+    private_sum = private(loss_reduction="sum")
+    for options in (
+        {"optimizer": private_sum, "loss": loss},
+        {"optimizer": "sgd", "loss": "mse"},
+    ):
+        model.compile(**options)
+        assert tsdp.explain(model, BATCH).notes == ()
+
+
+@pytest.mark.parametrize("batch", [FEATURES, (FEATURES,)])
+def test_a_batch_without_labels(batch: Any) -> None:
+    for look in (tsdp.explain, tsdp.check_separable):
+        model = compiled(dense_model())
+        with pytest.raises(ValueError, match=r"no labels.*Pass \(x, y\)"):
+            look(model, batch)
 
 
 def test_state_that_remembers_examples() -> None:

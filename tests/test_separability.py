@@ -156,6 +156,69 @@ def test_a_running_mean_that_nothing_reads_is_found() -> None:
     np.testing.assert_array_equal(np.array(model.function.mean), before)
 
 
+class Centred(Remembering):
+    """Keeps a running mean that gradients read."""
+
+    def call(self, inputs: Any) -> Any:
+        return super().call(inputs) * (1.0 + self.mean)
+
+
+def test_a_running_mean_that_gradients_read_is_refused_and_found() -> None:
+    model = compiled(Through(Centred()))
+    with pytest.raises(tsdp.NotSeparableError) as error:
+        tsdp.check_separable(model, BATCH)
+    assert "writes example data" in error.value.report.refusal
+    text = " ".join(str(error.value).split())
+    assert "The analysis refuses this step: The step writes" in text
+    assert "accepted what it should not" not in text
+
+
+class Negatives(keras.Model):
+    """A retrieval model with drawn negatives."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.query = layers.Dense(4)
+        self.table = layers.Embedding(9, 4)
+        self.task = tsdp.integrations.recommenders.Retrieval(
+            tf.range(9), self.table, num_negatives=3, **options
+        )
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, ids = data
+        with tf.GradientTape() as tape:
+            loss = self.task(self.query(x), self.table(ids), candidate_ids=ids)
+        variables = self.trainable_variables
+        gradients = tape.gradient(
+            loss,
+            [v.value for v in variables] if small_run.KERAS_3 else variables,
+        )
+        self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return {"loss": loss}
+
+
+@pytest.mark.parametrize("probabilities", [None, np.full(9, 1 / 9)])
+def test_drawn_negatives_are_fixed(probabilities: Any) -> None:
+    model = Negatives(candidate_probabilities=probabilities)
+    model.compile(optimizer="sgd")
+    sampler = model.task._sampler
+    report = tsdp.check_separable(model, (FEATURES, IDS[:, 0]))
+    assert report.separable and not report.refusal
+    assert len(report.findings) == 6
+    assert model.task._sampler is sampler
+
+
+def test_gradients_that_are_not_finite_are_told_first() -> None:
+    features = np.array(FEATURES)
+    features[5] = 0.0  # One that only takes another's place.
+    model = compiled(Through(lambda x: x / tf.norm(x, axis=1)[:, None]))
+    assert tsdp.check_separable(model, BATCH).separable
+    with pytest.raises(ValueError, match=r"not finite.*divide_no_nan") as error:
+        tsdp.check_separable(model, (features, TARGETS))
+    assert model.hidden.kernel.name.split(":")[0] in str(error.value)
+    assert "randomness" not in str(error.value)
+
+
 def test_dropout_is_switched_off_and_nothing_changes() -> None:
     model = Through(layers.Dropout(0.5, seed=3))
     model.compile(optimizer=private(), loss="mse", metrics=["mae"])

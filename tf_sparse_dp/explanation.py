@@ -17,6 +17,7 @@ from tf_sparse_dp.gradients.memory import ExampleWrite, Memory, weights_of
 from tf_sparse_dp.gradients.paths import Layers, path, stages
 from tf_sparse_dp.gradients.rules.declared import declared_among
 from tf_sparse_dp.gradients.separation import Gradient, Separation
+from tf_sparse_dp.optimizers.core import reductions
 from tf_sparse_dp.optimizers.wrapper import FLOAT16_REFUSAL, PrivateWrapper
 from tf_sparse_dp.traced_step import batch_spec, trace
 
@@ -29,6 +30,10 @@ def explain(model: Any, batch: Any) -> Explanation:
     For what would be refused: the operation, its layer, the way from there to
     the variable, and what to do. It says what `DPSparseOptimizer` would
     decide, whichever optimizer the model was compiled with.
+
+    The number of examples counts as unknown, unless the model has a
+    `DPSparseOptimizer` whose plan's sampling fixes it. A data set's own
+    specification is taken as it is.
 
     The step is traced and not run: weights, optimizer, metrics and budget stay
     as they are. A model without variables gets them.
@@ -61,7 +66,8 @@ def explain(model: Any, batch: Any) -> Explanation:
       ['outer products, T = 1', 'terms']
     """
     reader = _Reader(model)
-    trace(model, batch_spec(batch), reader.read, reader.forget)
+    spec = batch_spec(batch, _fixed_rows(model))
+    trace(model, spec, reader.read, reader.forget)
     explanation = _joined(reader.found)
     # What is written after the gradients were read is known only now.
     writes = example_writes(model, reader.memories)
@@ -80,6 +86,16 @@ def example_writes(
     own = weights_of(model)
     writes = [w for m in memories for w in m.example_writes(own)]
     return list(dict.fromkeys(writes))
+
+
+def _fixed_rows(model: Any) -> int | None:
+    """How many rows the batches of the plan have, if they all have as many."""
+    optimizer = getattr(model, "optimizer", None)
+    if not isinstance(optimizer, PrivateWrapper):
+        return None
+    plan = optimizer.private_step.plan
+    sampling: Any = None if plan is None else plan.sampling
+    return None if sampling is None else sampling.batch_rows
 
 
 class _Reader:
@@ -119,6 +135,8 @@ class _Reader:
             options["declared_rules"] = declared_among(
                 separation.analysis.operations
             )
+            if not isinstance(optimizer, PrivateWrapper):
+                options["notes"] = _notes(separation)
         self.found.append(
             Explanation(
                 variables=tuple(entries), refusals=tuple(refusals), **options
@@ -188,6 +206,16 @@ class _Reader:
             except NotSeparableError as error:
                 refusals.append(_whole_step(error))
         return refusals
+
+
+def _notes(separation: Separation) -> tuple[str, ...]:
+    """What an optimizer that is not private was not asked."""
+    if "sum" not in reductions(separation):
+        return ()
+    return (
+        "the loss is a sum over the examples of the batch, so "
+        "DPSparseOptimizer needs loss_reduction='sum'.",
+    )
 
 
 def _whole_step(

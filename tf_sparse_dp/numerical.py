@@ -34,7 +34,7 @@ _ROUNDING = 0.01
 _MOST_NORMS = 4
 
 _WRONG_RULE = (
-    "The analysis accepted what it should not have. If rules were registered "
+    "The analysis accepted what it should not have. If rules were declared "
     "with tf_sparse_dp.rules, one of them is wrong; otherwise please report it."
 )
 
@@ -104,6 +104,7 @@ class Experiment:
         self._again = functools.cache(run)
         self._change = functools.cache(self._largest_change)
         self._names = list(names)
+        self._given = tuple(range(rows))
         self._mean = loss_reduction == "mean"
         self._tolerance = tolerance
         # Every row has another that can take its place.
@@ -117,6 +118,26 @@ class Experiment:
             tuple(bool(i >> bit & 1) for i in range(size))
             for bit in range((size - 1).bit_length())
         ]
+
+    def check_finite(self) -> None:
+        """Refuses a batch whose gradients are not numbers to compare.
+
+        Raises:
+          ValueError: If they are not; it names the variables.
+        """
+        run = self._again(self._given, (True,) * len(self._given))
+        names = [
+            f"'{name}'"
+            for name, gradient in zip(self._names, run.gradients, strict=True)
+            if not math.isfinite(_norm([(1.0, gradient)]))
+        ]
+        if names:
+            raise ValueError(
+                "On this batch gradients are not finite, so nothing can be "
+                f"seen: those of {', '.join(names)}. A mean over an empty list "
+                "or a division by zero does that; tf.math.divide_no_nan gives "
+                "0 instead, also in the gradient."
+            )
 
     def randomness(self, run: Callable[[Rows, Split], Run]) -> float:
         """How much two runs on the same batch differ, relatively.

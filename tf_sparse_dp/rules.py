@@ -130,6 +130,7 @@ def check(
             experiment = Experiment(
                 tested.run, rows, tested.names(), "mean", tolerance
             )
+            experiment.check_finite()
             if not experiment.influence() > 0:
                 raise ValueError(
                     "The examples have no influence on any gradient, so "

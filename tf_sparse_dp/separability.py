@@ -14,6 +14,7 @@ import tensorflow as tf
 from tf_sparse_dp.errors import NotSeparableError
 from tf_sparse_dp.explanation import example_writes
 from tf_sparse_dp.gradients.effects import READS
+from tf_sparse_dp.integrations.recommenders import Retrieval
 from tf_sparse_dp.numerical import Experiment, Finding, Rows, Run, Split
 from tf_sparse_dp.optimizers.wrapper import PrivateWrapper
 from tf_sparse_dp.probe import Probe, taken
@@ -36,7 +37,8 @@ class SeparabilityReport:
 
     Attributes:
       model: Name of the model, or of the function.
-      examples: How many examples a batch of the test had.
+      examples: How many examples a batch of the test had. If 8 or more were
+        given it is half of them: the others take their places.
       loss_reduction: The reduction that was undone.
       findings: One per test.
       refusal: Why the analysis refuses the step; empty if it accepts it.
@@ -90,7 +92,8 @@ def check_separable(
 
     Everything is as before afterwards: weights, metrics, optimizer, budget and
     the state of random generators. Dropout and noise layers are switched off
-    for the check, because random masks hide what is looked for.
+    for the check, because random masks hide what is looked for; `Retrieval` of
+    `integrations.recommenders` takes the same negatives each time.
 
     Args:
       model: A compiled model, with any optimizer.
@@ -108,7 +111,7 @@ def check_separable(
       NotSeparableError: If examples mix; `report` has the report.
       TypeError: If the model or the batch is not what is described above.
       ValueError: If nothing can be seen: too few examples, or all alike, or a
-        step that gives other gradients each time.
+        step whose gradients differ each time, or are not finite.
 
     Example:
       >>> model = tf.keras.Sequential(
@@ -135,6 +138,7 @@ def check_separable(
         experiment = Experiment(
             step.run, step.rows, step.probe.names, loss_reduction, tolerance
         )
+        experiment.check_finite()
         memory = step.memory()
         # State that keeps examples makes two runs differ as well.
         random = experiment.randomness(step.run_on) if memory.passed else 0.0
@@ -144,8 +148,7 @@ def check_separable(
                 f"gradients that differ by {random:.1e}, relatively, although "
                 "Keras' dropout and noise layers were switched off. Remove "
                 "other randomness for the check, also that of layers inside "
-                "a tf.function that was called before; if the gradients are "
-                "not finite, change the batch."
+                "a tf.function that was called before."
             )
         if not experiment.influence() > 0:
             raise ValueError(
@@ -194,6 +197,8 @@ class _Step:
             self.probe.forget,
         )
         self._writes = example_writes(model, self.probe.memories)
+        for write in self._writes:
+            self.probe.refusal = self.probe.refusal or write.refusal().reason
         self._written = self._writable()
         self._values = [variable.numpy() for variable in self._written]
         metrics = {
@@ -291,7 +296,7 @@ def _examples(batch: Any) -> Any:
 
 @contextlib.contextmanager
 def _without_noise(model: Any) -> Iterator[None]:
-    """While open, Keras' dropout and noise layers do nothing."""
+    """While open, dropout and noise do nothing, and negatives are fixed."""
     layers = tf.keras.layers
     noisy = (
         layers.Dropout,
@@ -302,17 +307,19 @@ def _without_noise(model: Any) -> Iterator[None]:
         layers.LSTMCell,
         layers.GRUCell,
     )
+    parts = list(getattr(model, "_flatten_layers", list)())
     switched = [
         (layer, name, getattr(layer, name))
-        for layer in getattr(model, "_flatten_layers", list)()
+        for layer in parts
         if isinstance(layer, noisy)
         for name in ("rate", "stddev", "dropout", "recurrent_dropout")
         if hasattr(layer, name)
     ]
-    for layer, name, _ in switched:
-        setattr(layer, name, 0.0)
-    try:
-        yield
-    finally:
+    with contextlib.ExitStack() as stack:
+        for layer in parts:
+            if isinstance(layer, Retrieval):
+                stack.enter_context(layer.with_fixed_negatives())
         for layer, name, value in switched:
-            setattr(layer, name, value)
+            stack.callback(setattr, layer, name, value)
+            setattr(layer, name, 0.0)
+        yield

@@ -63,7 +63,7 @@ def trace(
         found.clear()
         forget()
         with _read_by(optimizer, lambda g, v: found.append(read(g, v))):
-            model.train_step(batch)
+            _step(model, batch)
         return found
 
     # tf-keras lets AutoGraph convert the step, Keras 3 does not.
@@ -76,6 +76,20 @@ def trace(
             "in train_step."
         )
     return traced
+
+
+def _step(model: Any, batch: Any) -> None:
+    try:
+        model.train_step(batch)
+    except (TypeError, ValueError) as error:
+        _, labels, _ = tf.keras.utils.unpack_x_y_sample_weight(batch)
+        if labels is not None or not getattr(model, "loss", None):
+            raise
+        raise ValueError(
+            f"The training step of '{model.name}' failed, and its loss "
+            f"{model.loss!r} got no labels: the batch holds features only. "
+            "Pass (x, y), as fit gets them."
+        ) from error
 
 
 @contextlib.contextmanager
@@ -104,15 +118,19 @@ def _read_by(optimizer: Any, reader: Callable[..., None]) -> Iterator[None]:
         del methods["apply_gradients"], methods["apply"]
 
 
-def batch_spec(batch: Any) -> Any:
+def batch_spec(batch: Any, rows: int | None = None) -> Any:
     """The specification of a batch as the training step sees it in `fit`.
 
-    The number of examples is left open, as Keras does for arrays. A data set's
-    own specification is kept as it is.
+    Args:
+      batch: A batch, or a data set, whose own specification is kept as it is.
+      rows: The number of examples; None leaves it open, as Keras does for
+        arrays.
     """
     if isinstance(batch, tf.data.Dataset):
         return batch.element_spec
-    return tf.nest.map_structure(open_spec, as_batch(batch))
+    return tf.nest.map_structure(
+        lambda part: open_spec(part, rows), as_batch(batch)
+    )
 
 
 def as_batch(batch: Any) -> Any:
@@ -161,9 +179,9 @@ def _as_tensor(part: Any) -> Any:
     return tensor
 
 
-def open_spec(tensor: Any) -> Any:
-    """The specification of a tensor with any number of examples."""
-    shape = [None, *tensor.shape[1:]]
+def open_spec(tensor: Any, rows: int | None = None) -> Any:
+    """The specification of a tensor with any number of examples, or `rows`."""
+    shape = [rows, *tensor.shape[1:]]
     if isinstance(tensor, tf.RaggedTensor):
         return tf.RaggedTensorSpec(
             shape,

@@ -144,6 +144,7 @@ class Explanation:
       refusals: What the step would be refused for, each once.
       declared_rules: Types of operations in the step that have a rule of the
         user's, see `tf_sparse_dp.rules`.
+      notes: What else `DPSparseOptimizer` needs to be told.
     """
 
     model: str
@@ -152,6 +153,7 @@ class Explanation:
     variables: tuple[VariableExplanation, ...]
     refusals: tuple[Refusal, ...]
     declared_rules: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def separable(self) -> bool:
@@ -209,9 +211,10 @@ class Explanation:
             )
         if self.declared_rules:
             sentences.append(
-                "This rests on rules that were registered for: "
+                "This rests on rules that were declared for: "
                 f"{', '.join(self.declared_rules)}."
             )
+        sentences += [f"Note: {note}" for note in self.notes]
         return [textwrap.fill(sentence, _WIDTH) for sentence in sentences]
 
 

@@ -7,7 +7,8 @@ own. Here negatives come from a public catalogue.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -187,6 +188,20 @@ class Retrieval(tf.keras.layers.Layer):
         scores, places = tf.math.top_k(scores, k)
         return scores, tf.gather(self._catalogue.identifiers(), places)
 
+    @contextlib.contextmanager
+    def with_fixed_negatives(self) -> Iterator[None]:
+        """While open, steps that are traced have the same negatives each time.
+
+        For checks that compare runs of a step, not for training.
+        """
+        sampler = self._sampler
+        if sampler is not None:
+            self._sampler = sampler.fixed()
+        try:
+            yield
+        finally:
+            self._sampler = sampler
+
     def _scores(self, queries: tf.Tensor, features: Any) -> tf.Tensor:
         candidates = self.candidate_model(features)
         return tf.matmul(queries, candidates, transpose_b=True)
@@ -253,6 +268,10 @@ class _Uniform:
         )
         return drawn, tf.math.log(self._count / self._size)
 
+    def fixed(self) -> _Fixed:
+        drawn = np.random.RandomState(0).randint(self._size, size=self._count)
+        return _Fixed(drawn, np.log(self._count / self._size))
+
 
 class _Weighted:
     """Draws candidates with given probabilities."""
@@ -270,13 +289,35 @@ class _Weighted:
         uniform = tf.random.uniform(
             [self._count], dtype=tf.float64, seed=self._seed
         )
+        return self._at(uniform)
+
+    def fixed(self) -> _Fixed:
+        uniform = np.random.RandomState(0).uniform(size=self._count)
+        return _Fixed(*(part.numpy() for part in self._at(uniform)))
+
+    def _at(self, uniform: Any) -> tuple[tf.Tensor, tf.Tensor]:
         drawn = tf.searchsorted(self._cumulative, uniform, side="right")
         return drawn, tf.gather(self._logarithms, drawn)
 
 
+class _Fixed:
+    """Gives the same candidates each time."""
+
+    def __init__(self, drawn: np.ndarray, correction: Any):
+        self._drawn, self._correction = drawn, correction
+
+    def draw(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Places in the catalogue, and log(k p) for each."""
+        drawn = tf.constant(self._drawn, tf.int32)
+        return drawn, tf.constant(self._correction, tf.float32)
+
+    def fixed(self) -> _Fixed:
+        return self
+
+
 def _sampler(
     size: int, count: int | None, probabilities: Any, seed: int | None
-) -> _Uniform | _Weighted | None:
+) -> _Uniform | _Weighted | _Fixed | None:
     if count is None:
         if probabilities is not None:
             raise ValueError(

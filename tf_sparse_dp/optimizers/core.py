@@ -187,22 +187,21 @@ class PrivateStep:
         Raises:
           NotSeparableError: If the graph shows another reduction.
         """
-        scale = LossScale(separation.analysis)
-        for gradient, part, name in zip(
-            separation.gradients, separation.parts, names, strict=True
-        ):
-            if part is None or part.terms is None:
+        for found, name in zip(reductions(separation), names, strict=True):
+            if found is None or found == self.loss_reduction:
                 continue
-            if isinstance(gradient, tf.IndexedSlices):
-                gradient = gradient.values
-            found = scale.reduction(gradient)
-            if found is not None and found != self.loss_reduction:
-                raise NotSeparableError(
-                    f"loss_reduction={self.loss_reduction!r} was given, but "
-                    f"the gradient of '{name}' is a {found} over the examples "
-                    f"of the batch. Pass loss_reduction={found!r} to "
-                    "DPSparseOptimizer, or change the reduction of the loss."
-                )
+            reason = (
+                f"loss_reduction={self.loss_reduction!r} was given, but the "
+                f"gradient of '{name}' is a {found} over the examples of the "
+                "batch."
+            )
+            remedy = (
+                f"Pass loss_reduction={found!r} to DPSparseOptimizer, or "
+                "change the reduction of the loss."
+            )
+            error = NotSeparableError(f"{reason} {remedy}")
+            error.reason, error.remedy = reason, remedy
+            raise error
 
     def validity(
         self, separation: Separation
@@ -250,6 +249,22 @@ class PrivateStep:
                 "is 0 for the rows that only fill up."
             )
         return separation.batch_size % self.examples_per_unit == 0
+
+
+def reductions(separation: Separation) -> list[str | None]:
+    """How each gradient is reduced; None where it is not clear."""
+    scale = LossScale(separation.analysis)
+    found: list[str | None] = []
+    for gradient, part in zip(
+        separation.gradients, separation.parts, strict=True
+    ):
+        if gradient is None or part is None or part.terms is None:
+            found.append(None)
+            continue
+        if isinstance(gradient, tf.IndexedSlices):
+            gradient = gradient.values
+        found.append(scale.reduction(gradient))
+    return found
 
 
 def _check_validity_columns(count: int, sampling: Any) -> None:
