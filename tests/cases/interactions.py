@@ -15,7 +15,9 @@ from tests.cases.case import (
     MASKED_IDS,
     MIXED,
     REAL,
+    SEQUENCES,
     Case,
+    Through,
     embedding,
     functional,
     keras,
@@ -218,6 +220,24 @@ def _of_recommenders(name: str) -> Any:
     return keras.Model([one, two], layers.Dense(1)(x))
 
 
+def _pairs(x: Any) -> Any:
+    """Dot products of different fields, each pair once."""
+    products = tf.reshape(tf.matmul(x, x, transpose_b=True), [-1, 25])
+    return tf.gather(
+        products, [5 * i + j for i in range(5) for j in range(i)], axis=1
+    )
+
+
+_CHOSEN: dict[str, Any] = {
+    "tf.gather": lambda x: tf.gather(x, [0, 3, 3], axis=1),
+    "tf.gather, last axis": lambda x: tf.gather(x, [[2, 0], [1, 2]], axis=-1),
+    "tf.boolean_mask": lambda x: tf.boolean_mask(
+        x, [True, False, True, True, False], axis=1
+    ),
+    "keras.ops.take": lambda x: keras.ops.take(x, [0, -1, 0], axis=1),
+}
+
+
 def _in_batch(labels: Any, scores: Any) -> Any:
     scores = tf.matmul(scores, scores, transpose_b=True)
     return tf.nn.sparse_softmax_cross_entropy_with_logits(
@@ -271,6 +291,25 @@ CASES = [
             only="tf-keras",
         )
         for name in ("Cross", "DotInteraction", "DotInteraction, masked")
+    ),
+    *(
+        Case(
+            f"constant places by {how}",
+            lambda choose=choose: Through(
+                layers.Dense(3), choose, layers.Flatten()
+            ),
+            SEQUENCES,
+            REAL,
+            only="Keras 3" if how.startswith("keras") else "",
+            lane=how == "tf.gather",
+        )
+        for how, choose in _CHOSEN.items()
+    ),
+    Case(
+        "dot interaction, pairs by tf.gather",
+        lambda: Through(layers.Dense(3), _pairs),
+        SEQUENCES,
+        REAL,
     ),
     Case(
         "in-batch softmax",

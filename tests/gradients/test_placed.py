@@ -254,6 +254,21 @@ def test_ids_that_wrap_around_are_not_taken_for_distinct() -> None:
     assert found == [False]
 
 
+def test_ids_that_a_choice_repeats_are_not_taken_for_distinct() -> None:
+    ids = tf.constant([0, 1])
+    found = []
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
+    def step(batch: tf.Tensor) -> tf.Tensor:
+        repeated = tf.where(ids < 0, tf.zeros([3, 1], tf.int32), ids)
+        flat = tf.reshape(repeated, [-1])
+        found.append(are_distinct(Analysis([batch]), flat))
+        return batch
+
+    step.get_concrete_function()
+    assert found == [False]
+
+
 def test_two_shared_lookups_of_one_table() -> None:
     parts: list[Factor] = [_factor("one product", 1), _factor("written out", 0)]
     total = added(parts)

@@ -156,6 +156,15 @@ def _folded(x: Any) -> Any:
     )
 
 
+def _segments_of_examples(x: Any) -> Any:
+    return tf.math.unsorted_segment_sum(x, [0, 0, 1, 2], ROWS)
+
+
+def _segments_of_two_axes(x: Any) -> Any:
+    ids = np.arange(WIDTH * ROWS).reshape(WIDTH, ROWS) % WIDTH
+    return x + tf.math.unsorted_segment_sum(tf.transpose(x), ids, WIDTH)
+
+
 MIXING = [
     _shifted_by_padding,
     _cumulated,
@@ -176,6 +185,8 @@ MIXING = [
     _array,
     _deduplicated,
     _folded,
+    _segments_of_examples,
+    _segments_of_two_axes,
 ]
 
 
@@ -209,10 +220,25 @@ def _within(x: Any) -> Any:
     return tf.cumsum(tf.reverse(tf.nn.softmax(x), [1]), axis=1)
 
 
+def _segments_within(x: Any) -> Any:
+    # An id below 0 drops its entry.
+    columns = tf.transpose(x)
+    sums = tf.math.unsorted_segment_sum(columns, [1, -1, 1], WIDTH)
+    ids = tf.constant([[0, 1], [2, 0], [1, 1]])
+    pairs = tf.stack([columns, tf.sin(columns)], 1)
+    return tf.transpose(sums + tf.math.unsorted_segment_sum(pairs, ids, WIDTH))
+
+
 @pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
 @pytest.mark.parametrize(
     "forward",
-    [_sliced_features, _moved_about, _joined_and_parted, _within],
+    [
+        _sliced_features,
+        _moved_about,
+        _joined_and_parted,
+        _within,
+        _segments_within,
+    ],
     ids=lambda f: f.__name__[1:],
 )
 def test_an_accepted_term_sees_one_example(

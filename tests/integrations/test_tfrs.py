@@ -203,6 +203,24 @@ def test_models_train_as_a_loop_over_examples_would(name: str) -> None:
     assert moved > 1e-3
 
 
+@pytest.mark.parametrize("self_interaction", [False, True])
+def test_dot_interactions_of_many_features(self_interaction: bool) -> None:
+    # The layer's mask has 16 · 8 · 8 entries, too many for a constant.
+    ids = tf.keras.Input((8,), batch_size=16, dtype="int32")
+    fields = tf.unstack(layers.Embedding(20, 4, "normal")(ids), axis=1)
+    x = tfrs.layers.feature_interaction.DotInteraction(
+        self_interaction=self_interaction
+    )(fields)
+    model = tf.keras.Model(ids, layers.Dense(1)(x))
+    model.compile(optimizer=_private(), loss="mse")
+    before = model.get_weights()
+    rows = _random.randint(0, 20, (16, 8)).astype("int32")
+    data = tf.data.Dataset.from_tensor_slices((rows, STARS))
+    model.fit(data.batch(16, drop_remainder=True), verbose=0)
+    for now, was in zip(model.get_weights(), before, strict=True):
+        assert np.abs(now - was).max() > 0
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tf_sparse_dp as tsdp
 from tests.model_cases import KERAS_3
 from tests.optimizers.refusals import (
     FEATURES,
@@ -99,12 +100,12 @@ MIXING = {
     "branches on a total": (
         lambda x: tf.cond(tf.reduce_sum(x) > 0, lambda: x, lambda: 2 * x),
         "Greater is not linear in a sum over examples",
-        "sum or mean over examples",
+        "Replace tf.cond by tf.where",
     ),
     "an operation without a rule": (
         tf.math.bessel_i0e,
         "BesselI0e has no separability rule",
-        "Rewrite",
+        "declare it: tf_sparse_dp.rules.rowwise('BesselI0e')",
     ),
     "Python code": (
         lambda x: tf.ensure_shape(
@@ -127,6 +128,13 @@ def test_models_that_mix_examples(name: str) -> None:
     model = compiled(Through(function))
     with refused(model, met, "(operation '", "Nothing was trained", remedy):
         model.fit(FEATURES, TARGETS, batch_size=8, verbose=0)
+
+
+def test_a_rule_is_not_proposed_where_none_can_be_declared() -> None:
+    model = compiled(Through(MIXING["Python code"][0]))
+    with pytest.raises(tsdp.NotSeparableError) as error:
+        model.fit(FEATURES, TARGETS, batch_size=8, verbose=0)
+    assert "rules.rowwise" not in str(error.value)
 
 
 def test_batch_normalisation() -> None:
@@ -177,7 +185,7 @@ def test_loops() -> None:
         )[1]
 
     model = compiled(Through(loop))
-    with refused(model, "is part of a loop", "Unroll"):
+    with refused(model, "is part of a loop", "Unroll", "tf.map_fn"):
         model.fit(FEATURES, TARGETS, batch_size=8, verbose=0)
 
 
@@ -229,7 +237,8 @@ def test_a_mask_that_reaches_the_loss() -> None:
     ids = keras.Input((5,), dtype="int32")
     states = layers.Embedding(9, 4, mask_zero=True)(ids)
     model = compiled(keras.Model(ids, layers.Dense(1)(states)), IDS)
-    with refused(model, "is not linear in a sum over examples"):
+    says = "is not linear in a sum over examples", "let no mask reach the loss"
+    with refused(model, *says):
         model.fit(IDS, np.ones([8, 5, 1], "f"), batch_size=8, verbose=0)
 
 

@@ -28,6 +28,7 @@ from tf_sparse_dp.gradients.ragged_inputs import (
     of_variant,
 )
 from tf_sparse_dp.gradients.ragged_types import Partition, Splits
+from tf_sparse_dp.gradients.rules.declared import may_declare
 from tf_sparse_dp.gradients.rules.loops import in_loop
 from tf_sparse_dp.gradients.rules.reductions import reduced_axes
 from tf_sparse_dp.gradients.rules.registry import (
@@ -89,6 +90,10 @@ _NUMBER_OF_VALUES = (
 _UNKNOWN_OPERATION = (
     "Rewrite that part of the model with operations that have a rule, or "
     "compute it outside the training step, in the input pipeline."
+)
+_DECLARE = (
+    " If it treats examples one by one, declare it: "
+    "tf_sparse_dp.rules.rowwise({!r}), see docs/explain.md."
 )
 
 
@@ -382,7 +387,10 @@ class Analysis:
         ):
             return [self._free_type(op)] * len(op.outputs)
         if rule is None:
-            kind = mixed(op, "has no separability rule", _UNKNOWN_OPERATION)
+            remedy = _UNKNOWN_OPERATION
+            if not ragged and may_declare(op.type):
+                remedy += _DECLARE.format(op.type)
+            kind = mixed(op, "has no separability rule", remedy)
             return [kind] * len(op.outputs)
         result = rule(self, op, inputs)
         if isinstance(result, list):

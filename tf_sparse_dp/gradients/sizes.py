@@ -128,6 +128,12 @@ class Sizes:
                 return None
             axis %= len(dims) + 1
             return [*dims[:axis], 1, *dims[axis:]]
+        if op.type == "Squeeze":
+            dims, axes = self.dims(op.inputs[0]), op.get_attr("squeeze_dims")
+            if dims is None or not axes:
+                return None
+            gone = {axis % len(dims) for axis in axes}
+            return [dim for i, dim in enumerate(dims) if i not in gone]
         if op.type in _SHAPED_LIKE:
             return self.dims(op.inputs[0])
         if len(op.inputs) == 2 and op.type in _BROADCASTING:

@@ -52,6 +52,15 @@ def declared_among(operations: Iterable[tf.Operation]) -> tuple[str, ...]:
     return tuple(sorted(_DECLARED & {op.type for op in operations}))
 
 
+def may_declare(op_type: str) -> bool:
+    """Whether users may still declare a rule for an operation type."""
+    try:
+        _check(op_type)
+    except ValueError:
+        return False
+    return op_type not in _DECLARED
+
+
 def typing(*op_types: str) -> Callable[[TypingRule], TypingRule]:
     """Declares a rule that says what type an operation's outputs have.
 

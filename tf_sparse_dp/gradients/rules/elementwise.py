@@ -64,10 +64,12 @@ BATCH_STATISTIC = (
     "average per example."
 )
 POST_PROCESSED = (
-    "The gradient was changed after it was summed over examples. Remove "
-    "gradient clipping or normalisation in the training step: clip_norm "
-    "clips per example. A loss must be a plain sum or mean over examples, not "
-    "one divided by a total of the batch such as the sum of sample weights."
+    "Here a total of the batch decides what single examples get, or a "
+    "gradient was changed after it was summed. A loss must be a plain sum or "
+    "mean over examples; often it is a mask (mask_zero=True) or sample weights "
+    "whose total Keras divides by: let no mask reach the loss. Replace tf.cond "
+    "by tf.where with a condition per example. Remove gradient clipping or "
+    "normalisation in the training step: clip_norm clips per example."
 )
 _PAIRED = (
     "Scores between different examples of the batch (in-batch negatives, "

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tf_sparse_dp.gradients.factors import Factor, RowFactor
 from tf_sparse_dp.gradients.rows import example_major
+from tf_sparse_dp.gradients.rules.constants import constant
 from tf_sparse_dp.gradients.rules.masks import (
     chosen_entries,
     restored_entries,
@@ -19,6 +20,7 @@ from tf_sparse_dp.gradients.rules.registry import factoring, mixed, typing
 from tf_sparse_dp.gradients.types import (
     SUMMED,
     Batched,
+    Dim,
     Free,
     Type,
 )
@@ -122,6 +124,10 @@ def _scatter(
             analysis.sizes.set_dims(op.outputs[0], [rows])
             return restored
     segments = analysis.sizes.value(op.inputs[2])
+    if isinstance(ids, Free) and isinstance(count, Free) and segments:
+        shared = _shared_segments(analysis, op, values, segments[0])
+        if shared is not None:
+            return shared
     if (
         not isinstance(values, Batched)
         or values != ids
@@ -140,6 +146,25 @@ def _scatter(
         # The dense gradient of a lookup: row ids[j] gets values[j].
         return SUMMED
     return mixed(op, "may add to rows of other examples", IN_RANGE)
+
+
+def _shared_segments(
+    analysis: Analysis, op: tf.Operation, values: Type, segments: Dim
+) -> Batched | None:
+    """Type of sums within every example, over places that hold no data.
+
+    The gradient of gathering constant places along another axis than that of
+    the examples. The ids number the first axes; those behind them, the
+    example axis among them, stay as they are.
+    """
+    dims = analysis.sizes.dims(op.inputs[0])
+    numbered = op.inputs[1].shape.rank
+    if not isinstance(values, Batched) or dims is None or numbered is None:
+        return None
+    if values.axis < numbered or segments is None:
+        return None
+    analysis.sizes.set_dims(op.outputs[0], [segments, *dims[numbered:]])
+    return values.moved_to(values.axis - numbered + 1)
 
 
 @factoring("UnsortedSegmentSum")
@@ -227,27 +252,5 @@ def check_shared_rows(
 
 def are_distinct(analysis: Analysis, ids: tf.Tensor) -> bool:
     """Whether row ids are a constant of the step in which none occurs twice."""
-    value = _constant(analysis, ids)
+    value = constant(analysis, ids)
     return value is not None and np.unique(value).size == value.size
-
-
-def _constant(analysis: Analysis, ids: tf.Tensor) -> np.ndarray | None:
-    op = ids.op
-    if op.type in ("Identity", "Reshape"):
-        return _constant(analysis, op.inputs[0])
-    if op.type == "SelectV2" and op.inputs[0].op.type == "Less":
-        # Keras 3 counts negative ids from the end.
-        value, bound = op.inputs[0].op.inputs
-        known = _constant(analysis, value)
-        below = tf.get_static_value(bound)
-        if known is None or below is None or np.ndim(below):
-            return None
-        if value is op.inputs[2] and not np.any(known < below):
-            return known
-        return None
-    if op.type == "Placeholder":
-        outer = analysis.captured(ids)
-        if outer is None or tf.is_symbolic_tensor(outer):
-            return None
-        ids = outer
-    return tf.get_static_value(ids)

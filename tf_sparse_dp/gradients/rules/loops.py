@@ -34,5 +34,7 @@ def in_loop(op: tf.Operation) -> Mixed:
     return mixed(
         op,
         "is part of a loop, which is not looked into",
-        "Unroll recurrent layers (unroll=True), or use layers without a loop.",
+        "Unroll recurrent layers (unroll=True), or use layers without a loop; "
+        "write tf.map_fn and tf.vectorized_map as operations on the whole "
+        "batch.",
     )
