@@ -274,6 +274,33 @@ def test_a_batch_of_a_sampling() -> None:
     assert report.examples == drawn // 2
 
 
+def test_weights_without_labels_are_no_labels() -> None:
+    class Unlabelled(Through):
+        def train_step(self, data: Any) -> dict[str, Any]:
+            x, labels, weight = data
+            assert labels is None
+            with tf.GradientTape() as tape:
+                errors = self(x, training=True)[:, 0] ** 2
+                loss = tf.reduce_mean(errors * tf.cast(weight, tf.float32))
+            variables = self.trainable_variables
+            gradients = tape.gradient(
+                loss,
+                [v.value for v in variables]
+                if small_run.KERAS_3
+                else variables,
+            )
+            self.optimizer.apply_gradients(
+                zip(gradients, variables, strict=True)
+            )
+            return {"loss": loss}
+
+    model = compiled(Unlabelled(tf.tanh), optimizer="sgd")
+    batch = (FEATURES, None, np.linspace(0.1, 1.0, 8))
+    assert tsdp.explain(model, batch).separable
+    report = tsdp.check_separable(model, batch)
+    assert report.separable and not report.refusal
+
+
 class Bag(keras.Model):
     """Pools ragged or sparse ids in a step of its own."""
 

@@ -93,6 +93,8 @@ def taken(batch: Any, rows: Rows) -> Any:
 
 
 def _taken(part: Any, rows: Rows) -> Any:
+    if part is None:
+        return None
     if not isinstance(part, tf.SparseTensor):
         return tf.gather(part, list(rows))
     shape = part.dense_shape.numpy()

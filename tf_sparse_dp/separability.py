@@ -271,7 +271,8 @@ class _Step:
 
 def rows_of(batch: Any) -> int:
     """The number of examples in a batch."""
-    sizes = {int(part.shape[0]) for part in tf.nest.flatten(batch)}
+    parts = [part for part in tf.nest.flatten(batch) if part is not None]
+    sizes = {int(part.shape[0]) for part in parts}
     if len(sizes) != 1:
         raise ValueError(
             f"The tensors of the batch have {sorted(sizes)} rows; expected one "
@@ -284,7 +285,7 @@ def _examples(batch: Any) -> Any:
     """Some examples of a batch; padding is left out if there are enough."""
     rows = np.arange(rows_of(batch))
     for part in tf.nest.flatten(batch):
-        if is_validity_column(part):
+        if part is not None and is_validity_column(part):
             rows = rows[np.asarray(part) > 0]
     if len(rows) < _FEWEST:
         raise ValueError(

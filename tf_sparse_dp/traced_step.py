@@ -143,9 +143,18 @@ def as_batch(batch: Any) -> Any:
     if isinstance(batch, tf.data.Dataset):
         batch = next(iter(batch))
     if isinstance(batch, (tuple, list)):
-        batch = tuple(part for part in batch if part is not None)
-    batch = _without_lists(batch)
-    return tf.nest.map_structure(_as_tensor, batch)
+        batch = tuple(batch)
+        while batch and batch[-1] is None:
+            batch = batch[:-1]
+        # None in the middle is for labels that there are not.
+        return tuple(
+            None if part is None else _as_tensors(part) for part in batch
+        )
+    return _as_tensors(batch)
+
+
+def _as_tensors(structure: Any) -> Any:
+    return tf.nest.map_structure(_as_tensor, _without_lists(structure))
 
 
 def _without_lists(structure: Any) -> Any:
@@ -181,6 +190,8 @@ def _as_tensor(part: Any) -> Any:
 
 def open_spec(tensor: Any, rows: int | None = None) -> Any:
     """The specification of a tensor with any number of examples, or `rows`."""
+    if tensor is None:
+        return tf.data.Dataset.from_tensors((0, None)).element_spec[1]
     shape = [rows, *tensor.shape[1:]]
     if isinstance(tensor, tf.RaggedTensor):
         return tf.RaggedTensorSpec(
