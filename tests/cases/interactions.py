@@ -231,8 +231,8 @@ def _pairs(x: Any) -> Any:
 _CHOSEN: dict[str, Any] = {
     "tf.gather": lambda x: tf.gather(x, [0, 3, 3], axis=1),
     "tf.gather, last axis": lambda x: tf.gather(x, [[2, 0], [1, 2]], axis=-1),
-    "tf.boolean_mask": lambda x: tf.boolean_mask(
-        x, [True, False, True, True, False], axis=1
+    "tf.boolean_mask": lambda x: tf.reshape(
+        tf.boolean_mask(x, [True, False, True, True, False], axis=1), [-1, 9]
     ),
     "keras.ops.take": lambda x: keras.ops.take(x, [0, -1, 0], axis=1),
 }
