@@ -251,7 +251,7 @@ def test_fewer_users_than_the_bound_are_drawn_as_often():
     ("users", "message"),
     [
         (np.arange(OWNERS.size), "names 22 users, expected at most num_use"),
-        (OWNERS[:-1], "expected 21 rows"),
+        (OWNERS[:-1], "expected 21 rows, .* the length of user_ids says"),
         (OWNERS.astype(float), "dtype float64, expected a vector of integers"),
         (OWNERS > 2, "dtype bool"),
         (OWNERS[:, None], r"shape \(22, 1\)"),
@@ -267,6 +267,12 @@ def test_fewer_users_than_the_bound_are_drawn_as_often():
 def test_bad_ids(users, message):
     with pytest.raises((TypeError, ValueError), match=message):
         SAMPLING.dataset((np.arange(OWNERS.size),), users)
+
+
+def test_a_source_of_another_length_than_the_ids():
+    source = RandomAccess(lambda i: (i,), num_examples=OWNERS.size + 1)
+    with pytest.raises(ValueError, match="expected 22 as the length of user_i"):
+        SAMPLING.dataset(source, OWNERS)
 
 
 def test_ids_are_needed():

@@ -162,13 +162,16 @@ class Examples:
         )
 
 
-def open_examples(data: Any, num_examples: int) -> Examples:
+def open_examples(
+    data: Any, num_examples: int, *, told_by: str = "num_examples"
+) -> Examples:
     """Checks `data` against `num_examples` and makes it readable by index.
 
     Args:
       data: `(x,)`, `(x, y)` or `(x, y, sample_weight)` of arrays, or of dicts
         and tuples of arrays, with one row for each example; or `RandomAccess`.
       num_examples: How many examples the sampling was told of.
+      told_by: The argument that said so, for errors.
 
     Raises:
       TypeError: `data`, or an array in it, is of a form that cannot be used.
@@ -179,29 +182,28 @@ def open_examples(data: Any, num_examples: int) -> Examples:
         if data.num_examples != num_examples:
             raise ValueError(
                 f"The source has {data.num_examples} examples, expected "
-                f"num_examples={num_examples}. The guarantee is computed from "
-                "that number: make them equal."
+                f"{num_examples} as {told_by} says: make them equal."
             )
         x, y, first = _fetched(data, np.zeros(1, np.int64))
         read = _reader(data, first)
     else:
         x, y, leaves = flattened(data)
-        first = _arrays(leaves, num_examples)
+        first = _arrays(leaves, num_examples, f", as {told_by} says")
         read = _gatherer(first)
     return Examples(
         columns=_columns(first), read=read, x=x, y=y, weighted=WEIGHT in first
     )
 
 
-def _arrays(leaves: Mapping[str, Any], num_rows: int) -> _Rows:
+def _arrays(leaves: Mapping[str, Any], num_rows: int, why: str = "") -> _Rows:
     """The leaves as arrays of `num_rows` rows, weights as validity."""
     arrays = {name: _array(name, leaf) for name, leaf in leaves.items()}
     for name, array in arrays.items():
         if array.ndim == 0 or len(array) != num_rows:
             raise ValueError(
                 f"{name} has shape {array.shape}, expected {num_rows} rows, "
-                "one for each example. Several inputs go in a tuple or a dict; "
-                "a list is read as one array."
+                f"one for each example{why}. Several inputs go in a tuple or a "
+                "dict; a list is read as one array."
             )
     if WEIGHT in arrays:
         arrays[WEIGHT] = as_validity(arrays[WEIGHT], WEIGHT)

@@ -216,7 +216,9 @@ class UserSampling:
             float16.
         """
         belongings = Belongings(user_ids, self.num_users)
-        examples = open_examples(data, belongings.num_examples)
+        examples = open_examples(
+            data, belongings.num_examples, told_by="the length of user_ids"
+        )
         iterations = fresh_draws(checked_seed(seed))
         warn_of_seed(seed)
 
