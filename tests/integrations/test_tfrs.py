@@ -308,6 +308,26 @@ def test_factorized_metrics_are_computed_where_they_are_asked_for() -> None:
     assert found[name.replace("30", "1")] < 1.0
 
 
+def test_metrics_without_identifiers_are_refused_where_ids_are_passed() -> None:
+    def task(table: Any) -> Any:
+        candidates = tf.data.Dataset.range(30, output_type=tf.int32).batch(10)
+        return Retrieval(
+            np.arange(30),
+            table,
+            metrics=tfrs.metrics.FactorizedTopK(candidates.map(table), (1,)),
+        )
+
+    model = Towers(retrieval=task)
+    model.compile(optimizer=_private())
+    model.fit(_data(model), verbose=0)  # No metrics are computed.
+    with pytest.raises(ValueError, match="'factorized_top_k' have no ident"):
+        model.evaluate(_data(model), verbose=0)
+    # Without ids TFRS compares scores.
+    ones = tf.ones([2, 4])
+    loss = model.retrieval(ones, ones)
+    assert np.isfinite(loss)
+
+
 def test_the_document_runs() -> None:
     blocks = re.findall(
         r"^```python tfrs\n(.*?)^```", DOCUMENT.read_text(), re.M | re.S

@@ -150,6 +150,8 @@ class Retrieval(tf.keras.layers.Layer):
             metric.update_state(loss)
         if compute_metrics:
             for metric in self.factorized_metrics:
+                if candidate_ids is not None:
+                    _require_identifiers(metric)
                 metric.update_state(
                     query_embeddings,
                     candidate_embeddings,
@@ -205,6 +207,24 @@ class Retrieval(tf.keras.layers.Layer):
     def _scores(self, queries: tf.Tensor, features: Any) -> tf.Tensor:
         candidates = self.candidate_model(features)
         return tf.matmul(queries, candidates, transpose_b=True)
+
+
+def _require_identifiers(metric: Any) -> None:
+    """Refuses candidates of TFRS that only their positions identify.
+
+    It would compare positions to ids, and find nothing without a word.
+    """
+    index = getattr(metric, "_candidates", None)
+    candidates = getattr(index, "_candidates", None)
+    if isinstance(candidates, tf.data.Dataset) and not isinstance(
+        candidates.element_spec, tuple
+    ):
+        raise ValueError(
+            f"candidate_ids were passed, but the candidates of {metric.name!r} "
+            "have no identifiers to compare them with; expected a data set of "
+            "(ids, embeddings). Build it with candidates=ids.batch(128).map("
+            "lambda i: (i, candidate_model(i)))."
+        )
 
 
 class _Catalogue:
