@@ -200,7 +200,9 @@ _TF_KERAS = KERASES[1]
 _LENGTH = "the longest example decides the length"
 _ON_TPU = {"ids": IDS, "single": SINGLE, "words": IDS.to_sparse()}
 CASES = [
-    _case("ragged ids, mean", _mean, IDS, lane=True),
+    # Old Keras 3 chooses among ragged ids with operations that have no rule, so
+    # no case that calls Embedding on them is part of the lane.
+    _case("ragged ids, mean", _mean, IDS),
     _case("ragged ids, sqrtn by hand", _root, IDS),
     _case(
         "ragged ids and weights, embedding_lookup_sparse",
@@ -219,7 +221,6 @@ CASES = [
         "ragged ids and an id, shared table",
         _shared,
         {"ids": MAYBE_NONE, "single": SINGLE},
-        lane=True,
     ),
     _case("ragged ids, to_tensor of fixed length", _of_length, MAYBE_NONE),
     _case(
