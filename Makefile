@@ -74,14 +74,14 @@ LANES := tensorflow_2.16 dp_accounting_0.6
 .lanes/%/.ready: $(METADATA)
 	@echo "Setting up $(@D)"
 	@$(PYTHON) -m venv --clear $(@D)
-	@$(@D)/bin/python -m pip install -q pytest -e . $(foreach r,$(LANE_$*),'$(r)')
+	@$(@D)/bin/python -m pip install -q pytest pytest-xdist -e . $(foreach r,$(LANE_$*),'$(r)')
 	@touch $@
 
 lanes: $(LANES:%=.lanes/%/.ready)
 	for lane in $(LANES); do \
 	  echo "lane $$lane"; \
-	  .lanes/$$lane/bin/python -m pytest -q -m lane; \
-	  TF_USE_LEGACY_KERAS=1 .lanes/$$lane/bin/python -m pytest -q -m "lane and not once"; \
+	  .lanes/$$lane/bin/python -m pytest -q -n $(JOBS) -m lane; \
+	  TF_USE_LEGACY_KERAS=1 .lanes/$$lane/bin/python -m pytest -q -n $(JOBS) -m "lane and not once"; \
 	done
 
 clean:
