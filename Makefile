@@ -71,7 +71,7 @@ LANE_tensorflow_2.16 := tensorflow==2.16.* keras<3.4 tf-keras==2.16.* dp-account
 LANE_dp_accounting_0.6 := tensorflow<2.22 tf-keras<2.22 dp-accounting>=0.6,<0.7
 LANES := tensorflow_2.16 dp_accounting_0.6
 
-.lanes/%/.ready: $(METADATA)
+.lanes/%/.ready: $(METADATA) Makefile
 	@echo "Setting up $(@D)"
 	@$(PYTHON) -m venv --clear $(@D)
 	@$(@D)/bin/python -m pip install -q pytest pytest-xdist -e . $(foreach r,$(LANE_$*),'$(r)')
