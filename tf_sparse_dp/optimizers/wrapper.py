@@ -31,6 +31,9 @@ FLOAT16_REFUSAL = (
 _ASSUMPTIONS = (
     "What enters the training step is one batch, row i of every tensor coming "
     "from example i alone; and every step sees a batch of its own.",
+    "Ragged and sparse features are well formed in every example: as many "
+    "weights as ids, and an id where a lookup without a default needs one. A "
+    "batch in which they are not is not trained on, and that shows.",
     "Tensors that the training step takes from outside the batch (weights at "
     "the start, vocabularies, tables, constants) do not come from the training "
     "data. Python code that the step calls keeps nothing of the batch.",
