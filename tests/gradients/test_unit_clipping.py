@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_sparse_dp.gradients.clipping import clip_and_sum
+from tf_sparse_dp.gradients.clipping import clip_and_sum, terms_of_units
 from tf_sparse_dp.gradients.factors import (
     DenseFactor,
     Factor,
@@ -221,12 +221,8 @@ class Sums:
         )
 
     def _sums(self, arrays: list[tf.Tensor], valid: tf.Tensor) -> Any:
-        clipped = clip_and_sum(
-            self._factors(*arrays),
-            clip_norm=CLIP_NORM,
-            valid=valid,
-            examples_per_unit=self._size,
-        )
+        terms, valid = terms_of_units(self._factors(*arrays), valid, self._size)
+        clipped = clip_and_sum(terms, clip_norm=CLIP_NORM, valid=valid)
         return [
             (total.values, total.indices)
             if isinstance(total, tf.IndexedSlices)
@@ -334,7 +330,8 @@ def test_gradients_are_added_before_the_norm_is_taken() -> None:
     factor = RowFactor(
         tf.constant(batch[0], tf.float32), tf.constant(batch[1]), (TABLE, 3)
     )
-    clipped = clip_and_sum([factor], clip_norm=100.0, examples_per_unit=5)
+    terms, _ = terms_of_units([factor], examples_per_unit=5)
+    clipped = clip_and_sum(terms, clip_norm=100.0)
     np.testing.assert_allclose(
         clipped.norms, np.full(UNITS, 5 * 3**0.5), rtol=1e-6
     )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.mechanisms.public_facts import facts
 from tests.noise_claims import (
     ENOUGH,
     assert_stddev,
@@ -67,7 +68,7 @@ def release(
     function = way(
         lambda key: [
             tf.convert_to_tensor(released)
-            for released in Gaussian().release(sums, key, stddev=stddev)
+            for released in Gaussian().release(sums, key, facts(sums, stddev))
         ]
     )
     return [released.numpy() for released in function(key)]
@@ -99,9 +100,8 @@ def test_rows_that_were_touched_and_rows_that_were_not(
 @pytest.mark.parametrize("way", [_graph, _xla])
 def test_scalar_variables(way: Callable[..., Any]) -> None:
     def together(key: tf.Tensor) -> tf.Tensor:
-        released = Gaussian().release(
-            [tf.constant(2.0)] * 8, key, stddev=STDDEV
-        )
+        sums = [tf.constant(2.0)] * 8
+        released = Gaussian().release(sums, key, facts(sums, STDDEV))
         return tf.stack(released) - 2.0
 
     keys = tf.constant([[i, 1] for i in range(ENOUGH // 8)], tf.int64)
@@ -151,8 +151,10 @@ def test_noise_does_not_tell_which_rows_were_touched(
 
 @pytest.mark.parametrize("way", WAYS[:2])
 def test_without_noise_sums_stay_as_they_are(way: Callable[..., Any]) -> None:
-    function = way(lambda sums: Gaussian().release(sums, KEY, stddev=0.0))
-    dense, table = function([tf.constant(dense_sum()), table_sum()])
+    given = [tf.constant(dense_sum()), table_sum()]
+    public = facts(given, 0.0)
+    function = way(lambda sums: Gaussian().release(sums, KEY, public))
+    dense, table = function(given)
     np.testing.assert_array_equal(dense, dense_sum())
     assert isinstance(table, tf.IndexedSlices)
     ids = table.indices.numpy()
@@ -168,7 +170,7 @@ def test_without_noise_nothing_touched_is_nothing_released() -> None:
         tf.zeros([0], tf.int32),
         tf.constant([ROWS, WIDTH], tf.int64),
     )
-    (released,) = Gaussian().release([nothing], KEY, stddev=0.0)
+    (released,) = Gaussian().release([nothing], KEY, facts([nothing], 0.0))
     assert released.values.shape == (0, WIDTH)
 
 

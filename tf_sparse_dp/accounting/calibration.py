@@ -10,6 +10,10 @@ from collections.abc import Callable
 from tf_sparse_dp.accounting.accountants import GRID_POINTS, ideal_epsilon
 from tf_sparse_dp.accounting.events import Sampling
 
+# How likely one release may go wrong because a size was fixed beforehand, over
+# all variables; mechanisms keep to it. It is charged as overflow is.
+RELEASE_FAILURE = 2.0**-100
+
 
 def round_up(value: float, digits: int) -> float:
     """The smallest number of so many significant digits that is not below.

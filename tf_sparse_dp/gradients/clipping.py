@@ -24,20 +24,45 @@ class Clipped:
     norms: tf.Tensor
 
 
+def terms_of_units(
+    factors: Sequence[Factor],
+    valid: tf.Tensor | None = None,
+    examples_per_unit: int = 1,
+) -> tuple[list[Factor], tf.Tensor | None]:
+    r"""Terms of units out of terms of examples.
+
+    $g_u = \sum_{i \in u} g_i$ over the valid examples $i$ of unit $u$. Example
+    $i$ belongs to unit $\lfloor i / m \rfloor$, with $m$ =
+    `examples_per_unit`.
+
+    Args:
+      factors: Terms of examples, one factor per variable.
+      valid: Bool [B]; examples with False (padding) have no influence.
+      examples_per_unit: How many consecutive examples are one unit. What is
+        left over at the end of the batch has no influence.
+
+    Returns:
+      The terms of units, and which of those count; None if all do.
+    """
+    if examples_per_unit == 1:
+        return list(factors), valid
+    if valid is not None:
+        factors = [factor.masked(valid) for factor in factors]
+    # What is masked is zero.
+    return [factor.grouped(examples_per_unit) for factor in factors], None
+
+
 def clip_and_sum(
     factors: Sequence[Factor],
     *,
     clip_norm: float,
     scale: tf.Tensor | float = 1.0,
     valid: tf.Tensor | None = None,
-    examples_per_unit: int = 1,
 ) -> Clipped:
     r"""Sums of units' terms, each clipped over all variables jointly.
 
-    $\sum_u \min(1, C / |s g_u|)\, s g_u$ with $g_u = \sum_{i \in u} g_i$ over
-    the valid examples $i$ of unit $u$, $C$ = `clip_norm`, $s$ = `scale`, $g_i$
-    the terms of all factors together. Example $i$ belongs to unit
-    $\lfloor i / m \rfloor$, with $m$ = `examples_per_unit`.
+    $\sum_u \min(1, C / |s g_u|)\, s g_u$ over the valid units $u$, with $C$ =
+    `clip_norm`, $s$ = `scale`, $g_u$ the terms of all factors together.
 
     **Guarantee.** Adding, removing or zeroing one unit changes the sums, all
     factors together, by at most `clip_norm` in L2 norm, up to float32 rounding
@@ -45,21 +70,14 @@ def clip_and_sum(
     its examples.
 
     Args:
-      factors: Terms per variable.
+      factors: Terms of units, one factor per variable.
       clip_norm: Largest norm of one unit.
       scale: Undoes the loss reduction (the batch size for a mean).
-      valid: Bool [B]; examples with False (padding) have no influence.
-      examples_per_unit: How many consecutive examples are one unit. What is
-        left over at the end of the batch has no influence.
+      valid: Bool, one per unit; units with False have no influence.
 
     Returns:
       The clipped sums and the norms.
     """
-    if examples_per_unit > 1:
-        if valid is not None:
-            factors = [factor.masked(valid) for factor in factors]
-            valid = None  # What is masked is zero.
-        factors = [factor.grouped(examples_per_unit) for factor in factors]
     factors = [factor.compact() for factor in factors]
     scale = tf.cast(scale, tf.float32)
     squared = tf.add_n([factor.squared_norms() for factor in factors])

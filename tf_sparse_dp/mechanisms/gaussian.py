@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tf_sparse_dp.mechanisms.interface import Mechanism, Sum
+from tf_sparse_dp.mechanisms.interface import Mechanism, PublicFacts, Sum
 from tf_sparse_dp.random_keys import fold_in
 from tf_sparse_dp.random_tails import normal
 
@@ -16,14 +16,15 @@ from tf_sparse_dp.random_tails import normal
 class Gaussian(Mechanism):
     r"""Adds independent Gaussian noise to every entry of every variable.
 
-    $\tilde s = s + \xi$, $\xi \sim N(0, \sigma^2 I)$ with $\sigma$ = `stddev`.
+    $\tilde s = s + \xi$, $\xi \sim N(0, \sigma^2 I)$ with $\sigma$ = the stddev
+    of `PublicFacts`.
 
     **Guarantee.** If one example changes all sums together by at most $C$ in
     L2 norm, releasing them is a Gaussian mechanism with noise multiplier
     $\sigma / C$ (neighbours: add or remove one example, or zero one out).
 
     Dense by definition: a table's noise touches all its rows at every step,
-    whatever the batch looked up. With `stddev` 0 nothing is private, and
+    whatever the batch looked up. Without noise nothing is private, and
     sparse sums stay sparse.
 
     Example:
@@ -35,12 +36,12 @@ class Gaussian(Mechanism):
     """
 
     def release(
-        self, sums: Sequence[Sum], key: tf.Tensor, *, stddev: float
+        self, sums: Sequence[Sum], key: tf.Tensor, facts: PublicFacts
     ) -> list[Sum]:
-        if stddev == 0:
-            return [_deduplicated(total) for total in sums]
+        if facts.stddev == 0:
+            return [deduplicated(total) for total in sums]
         return [
-            _noised(total, fold_in(key, place), stddev)
+            with_noise(total, fold_in(key, place), facts.stddev)
             for place, total in enumerate(sums)
         ]
 
@@ -49,7 +50,8 @@ class Gaussian(Mechanism):
         return "Gaussian noise on every entry of every variable"
 
 
-def _noised(total: Sum, key: tf.Tensor, stddev: float) -> tf.Tensor:
+def with_noise(total: Sum, key: tf.Tensor, stddev: float) -> tf.Tensor:
+    """The sum with noise on every entry, dense."""
     if not isinstance(total, tf.IndexedSlices):
         noise = stddev * normal(total.shape, key)
         return total + tf.cast(noise, total.dtype)
@@ -60,7 +62,8 @@ def _noised(total: Sum, key: tf.Tensor, stddev: float) -> tf.Tensor:
     )
 
 
-def _deduplicated(total: Sum) -> Sum:
+def deduplicated(total: Sum) -> Sum:
+    """The sum as it is, every row of a table once."""
     # Keras 3 updates a row once per occurrence, which is wrong for all rules
     # that are not linear in the gradient.
     if not isinstance(total, tf.IndexedSlices):

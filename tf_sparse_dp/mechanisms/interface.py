@@ -7,9 +7,65 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+import dp_accounting
 import tensorflow as tf
 
+from tf_sparse_dp.gradients.clipping import clip_and_sum
+from tf_sparse_dp.gradients.factors import Factor
+
 Sum: TypeAlias = "tf.Tensor | tf.IndexedSlices"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Variable:
+    """What is public about one variable's gradient.
+
+    Attributes:
+      shape: Shape of the variable.
+      sparse: Whether its sum comes as `tf.IndexedSlices`: a table.
+      lookups: Most rows of the table that one unit can reach; None if a unit
+        can reach any number, or if it is not a table.
+    """
+
+    shape: tuple[int, ...]
+    sparse: bool = False
+    lookups: int | None = None
+
+    @classmethod
+    def of(cls, terms: Factor) -> Variable:
+        """The facts about a variable whose units' terms are given."""
+        sparse = getattr(terms, "sparse", False)
+        lookups = getattr(terms, "rows_per_example", None) if sparse else None
+        if lookups is not None:
+            lookups = min(lookups, terms.shape[0])
+        return cls(shape=terms.shape, sparse=sparse, lookups=lookups)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PublicFacts:
+    """What a mechanism may know besides the data: nothing that is secret.
+
+    Attributes:
+      variables: One entry per variable.
+      clip_norm: Largest norm of one unit's contribution.
+      noise_multiplier: Ratio of the noise to the sensitivity. 0: no privacy.
+      expected_batch_size: Units in a batch, expected; what private sums will
+        be divided by.
+      failure_probability: How likely a release may be another one than it
+        should because a size was fixed beforehand. 0 forbids fixed sizes, and
+        with them compilation by XLA.
+    """
+
+    variables: tuple[Variable, ...]
+    clip_norm: float
+    noise_multiplier: float
+    expected_batch_size: float
+    failure_probability: float
+
+    @property
+    def stddev(self) -> float:
+        """Standard deviation of Gaussian noise on a sum."""
+        return self.noise_multiplier * self.clip_norm
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,20 +75,58 @@ class Mechanism(abc.ABC):
     Fields of a mechanism are public facts. Data and randomness are arguments.
     """
 
-    @abc.abstractmethod
-    def release(
-        self, sums: Sequence[Sum], key: tf.Tensor, *, stddev: float
+    @property
+    def noise_family(self) -> str:
+        """The noise whose multiplier a plan gives: "gaussian" or "laplace"."""
+        return "gaussian"
+
+    def clipped(
+        self,
+        terms: Sequence[Factor],
+        key: tf.Tensor,
+        facts: PublicFacts,
+        *,
+        scale: tf.Tensor | float = 1.0,
+        valid: tf.Tensor | None = None,
     ) -> list[Sum]:
-        """Private versions of sums that one example changes by a bounded norm.
+        """Sums over units of what `release` makes private, clipped.
 
         Args:
-          sums: One per variable. Row ids of `tf.IndexedSlices` may repeat.
+          terms: One per variable: the terms of all units.
+          key: The key that `release` gets.
+          facts: The facts that `release` gets.
+          scale: Undoes the loss reduction.
+          valid: Bool, one per unit; units with False have no influence.
+        """
+        return clip_and_sum(
+            terms, clip_norm=facts.clip_norm, scale=scale, valid=valid
+        ).sums
+
+    @abc.abstractmethod
+    def release(
+        self, sums: Sequence[Sum], key: tf.Tensor, facts: PublicFacts
+    ) -> list[Sum]:
+        """Private sums of all variables.
+
+        Args:
+          sums: From `clipped`. Row ids of `tf.IndexedSlices` may repeat.
           key: A fresh key, int64 [2].
-          stddev: Standard deviation of the noise: noise multiplier times
-            clip norm.
+          facts: What is public.
 
         Returns:
-          Private sums; row ids of `tf.IndexedSlices` do not repeat.
+          One per variable. Row ids of `tf.IndexedSlices` do not repeat, but
+          for rows of zeros that fill up a fixed size.
+        """
+
+    def event(self, noise_multiplier: float) -> dp_accounting.DpEvent:
+        """What one release costs whoever is in the batch."""
+        return dp_accounting.GaussianDpEvent(noise_multiplier)
+
+    def check(self, facts: PublicFacts) -> None:  # noqa: B027
+        """Refuses facts that this mechanism is not made for.
+
+        Raises:
+          ValueError: With what was found, what is expected and what to do.
         """
 
     @property

@@ -10,15 +10,22 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_sparse_dp.accounting.calibration import RELEASE_FAILURE
 from tf_sparse_dp.accounting.plan import PrivacyPlan
 from tf_sparse_dp.errors import NotSeparableError
-from tf_sparse_dp.gradients.clipping import clip_and_sum
+from tf_sparse_dp.gradients.clipping import terms_of_units
+from tf_sparse_dp.gradients.factors import Factor
 from tf_sparse_dp.gradients.loss_scale import LossScale
 from tf_sparse_dp.gradients.memory import Memory
 from tf_sparse_dp.gradients.rules.declared import declared_among
 from tf_sparse_dp.gradients.separation import Gradient, Separation
 from tf_sparse_dp.mechanisms.gaussian import Gaussian
-from tf_sparse_dp.mechanisms.interface import Mechanism, Sum
+from tf_sparse_dp.mechanisms.interface import (
+    Mechanism,
+    PublicFacts,
+    Sum,
+    Variable,
+)
 from tf_sparse_dp.random_keys import KeyStream
 from tf_sparse_dp.sampling.counts import whole_number
 from tf_sparse_dp.sampling.padding import is_validity_column
@@ -120,20 +127,20 @@ class PrivateStep:
                 "No example influences any gradient, so there is nothing to "
                 "train privately. Check that the loss depends on the batch."
             )
-        clipped = clip_and_sum(
+        terms, valid = terms_of_units(terms, valid, self.examples_per_unit)
+        facts = self.public_facts(terms)
+        self.mechanism.check(facts)
+        key = self.keys.next()
+        clipped = self.mechanism.clipped(
             terms,
-            clip_norm=self.clip_norm,
+            key,
+            facts,
             scale=separation.batch_size
             if self.loss_reduction == "mean"
             else 1.0,
             valid=valid,
-            examples_per_unit=self.examples_per_unit,
         )
-        private = self.mechanism.release(
-            clipped.sums,
-            self.keys.next(),
-            stddev=self.noise_multiplier * self.clip_norm,
-        )
+        private = self.mechanism.release(clipped, key, facts)
         released: list[Gradient] = []
         remaining = iter(private)
         for part in parts:
@@ -147,6 +154,16 @@ class PrivateStep:
                     mean += tf.cast(part.free, mean.dtype)
                 released.append(mean)
         return Released(released, separation.batch_size, consistent)
+
+    def public_facts(self, terms: Sequence[Factor]) -> PublicFacts:
+        """What the mechanism may know of a step with these units' terms."""
+        return PublicFacts(
+            variables=tuple(Variable.of(factor) for factor in terms),
+            clip_norm=self.clip_norm,
+            noise_multiplier=self.noise_multiplier,
+            expected_batch_size=self.expected_batch_size,
+            failure_probability=RELEASE_FAILURE,
+        )
 
     def protect(self, variables: Callable[[], Iterable[Any]]) -> None:
         """Refuses steps that write example data into a model's variables.
