@@ -1,0 +1,289 @@
+"""Every mechanism keeps the promises that optimizers rely on."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+import tensorflow as tf
+from dp_accounting.pld import PLDAccountant
+from scipy import stats
+
+from tests.mechanisms import contract
+from tests.mechanisms.contract import KEY, MECHANISMS, Batch, Case
+from tests.noise_claims import FALSE_ALARM
+from tf_sparse_dp import mechanisms
+
+pytestmark = pytest.mark.once
+
+EVERY = pytest.mark.parametrize("case", MECHANISMS, ids=lambda c: c.name)
+SPARSE = pytest.mark.parametrize(
+    "case", [c for c in MECHANISMS if c.sparse], ids=lambda c: c.name
+)
+LARGE = (10_000_000, 32)
+
+
+def released(case: Case, batch: Batch, valid=None, **facts):
+    """The released sums, which are well formed and finite, dense."""
+    public = batch.facts(**facts)
+    run = contract.step(case, batch, public)
+    private = run(*contract.arguments(batch, valid))
+    assert len(private) == len(public.variables)
+    for total, variable in zip(private, public.variables, strict=True):
+        assert contract.ill_formed(total, variable.shape) == ""
+    arrays = [contract.dense(total) for total in private]
+    assert all(np.isfinite(array).all() for array in arrays)
+    return arrays
+
+
+def test_every_mechanism_is_here() -> None:
+    tested = {type(case.mechanism).__name__ for case in MECHANISMS}
+    assert tested == set(mechanisms.__all__) - {"Mechanism"}
+
+
+@EVERY
+@pytest.mark.parametrize("size", [0.01, 1.0])  # Below and above the clip norm.
+def test_without_noise_it_is_the_clipped_sum(case: Case, size: float) -> None:
+    batch = Batch.random(8, size=size)
+    facts = batch.facts(noise_multiplier=0.0)
+    for found, expected in zip(
+        released(case, batch, noise_multiplier=0.0),
+        contract.clipped_sums(case, batch, facts),
+        strict=True,
+    ):
+        # Slack for terms that may cancel makes norms larger by up to 1e-5.
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def adversarial() -> Batch:
+    """Units that would move the sums far if norms were not what they should.
+
+    Enormous and tiny terms, one row many times, rows that cancel, all of the
+    norm in one variable, and equal shares everywhere.
+    """
+    batch = Batch.random(10, lookups=6, size=1.0)
+    ids, values, dense = batch.ids, batch.values, batch.dense
+    values[0] *= 1e15
+    dense[1] *= 1e15
+    values[2] *= 1e-20
+    ids[3] = 7
+    values[3] = 1.0
+    ids[4] = 7
+    values[4] = np.where(np.arange(6) % 2, 1e4, -1e4)[:, None]
+    values[4, 0] += 1.0
+    values[5] = 0.0
+    dense[6] = 0.0
+    ids[6] = np.arange(6)
+    values[6] = 0.25
+    ids[7] = np.arange(6)
+    dense[7], values[7] = 0.0, 0.0
+    values[7, :, 0] = 1.0
+    ids[8], dense[8], values[8] = 49, 0.0, 0.0
+    values[8, 0, 3] = 1.0
+    return batch
+
+
+@EVERY
+def test_one_unit_moves_clipped_sums_by_the_sensitivity(case: Case) -> None:
+    batch = adversarial()
+    facts = batch.facts()
+    everybody = np.ones(batch.units, bool)
+    whole = contract.clip(case, batch, facts, everybody)
+    distances = []
+    for unit in range(batch.units):
+        without = contract.clip(
+            case, batch, facts, everybody & (np.arange(batch.units) != unit)
+        )
+        difference = [a - b for a, b in zip(whole, without, strict=True)]
+        distances.append(case.distance(difference, facts))
+    assert max(distances) <= 1 + 1e-5
+    assert max(distances) > 0.99, (
+        "the bound is met, so the test means something"
+    )
+
+
+@EVERY
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e38])
+def test_a_unit_that_is_not_finite_counts_as_absent(
+    case: Case, bad: float
+) -> None:
+    batch = Batch.random(6)
+    batch.values[1, 1, 1] = bad
+    batch.dense[4, 0] = bad
+    facts = batch.facts()
+    valid = ~np.isin(np.arange(6), [1, 4])
+    for found, expected in zip(
+        contract.clip(case, batch, facts),
+        contract.clip(case, batch, facts, valid),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(found, expected)
+    released(case, batch)
+
+
+@EVERY
+def test_an_empty_batch_and_one_of_padding_only(case: Case) -> None:
+    released(case, Batch.random(0))
+    padding = Batch.random(6)
+    nobody = np.zeros(6, bool)
+    for total in contract.clip(case, padding, padding.facts(), nobody):
+        assert not total.any()
+    released(case, padding, nobody)
+    for noiseless in (
+        released(case, Batch.random(0), noise_multiplier=0.0),
+        released(case, padding, nobody, noise_multiplier=0.0),
+    ):
+        assert not any(total.any() for total in noiseless)
+
+
+@EVERY
+@pytest.mark.parametrize(
+    "shape",
+    [(50, 1), (40, 2, 3), (1, 4), (2, 1), (5000, 2)],
+    ids=str,
+)
+def test_tables_of_any_shape(case: Case, shape: tuple[int, ...]) -> None:
+    released(case, Batch.random(6, shape))
+    released(case, Batch.random(6, shape), noise_multiplier=1e-3)
+
+
+@EVERY
+def test_tables_without_rows_are_empty_or_refused(case: Case) -> None:
+    batch = dataclasses.replace(Batch.random(0), shape=(0, 4))
+    try:
+        table, _, numbers = released(case, batch)
+    except ValueError as error:
+        assert "0 rows" in str(error)
+    else:
+        assert table.shape == (0, 4) and numbers.shape == (0,)
+
+
+@EVERY
+@pytest.mark.parametrize("rows", [50, 3000])
+def test_a_batch_that_touches_every_row(case: Case, rows: int) -> None:
+    batch = Batch.random(rows // 5, (rows, 4), lookups=5)
+    batch.ids[:] = np.random.default_rng(0).permutation(rows).reshape(-1, 5)
+    released(case, batch, expected_batch_size=rows / 5)
+
+
+@EVERY
+def test_eager_graph_and_xla_agree(case: Case) -> None:
+    batch = Batch.random(16, (5000, 4), size=1.0)
+    facts = batch.facts(expected_batch_size=16.0)
+    run = contract.step(case, batch, facts)
+    arguments = contract.arguments(batch)
+    ways = [run, tf.function(run)]
+    if case.compiles:
+        ways.append(tf.function(run, jit_compile=True))
+    eager, *others = (
+        [contract.dense(total) for total in way(*arguments)] for way in ways
+    )
+    for other in others:
+        for one, two in zip(eager, other, strict=True):
+            np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-3)
+
+
+@SPARSE
+def test_large_tables_are_never_dense(case: Case) -> None:
+    batch = Batch.random(16, LARGE, lookups=4)
+    facts = batch.facts(expected_batch_size=16.0)
+    run = contract.step(case, batch, facts)
+    arguments = contract.arguments(batch)
+    with contract.eager_sizes() as sizes:
+        run(*arguments)
+    _assert_small(sizes)
+    _assert_small(
+        contract.graph_sizes(
+            tf.function(run).get_concrete_function(*arguments).graph
+        )
+    )
+    if case.compiles:
+        compiled = tf.function(run, jit_compile=True)
+        text = compiled.experimental_get_compiler_ir(*arguments)(stage="hlo")
+        _assert_small(contract.hlo_sizes(text))
+
+
+def _assert_small(sizes: dict[str, int]) -> None:
+    assert len(sizes) > 10, "nothing was looked at"
+    large = {name: size for name, size in sizes.items() if size >= LARGE[0]}
+    assert not large
+
+
+def test_dense_tables_would_be_seen() -> None:
+    case = Case("dense", mechanisms.Gaussian())
+    batch = Batch.random(4, (1000, 4))
+    run = contract.step(case, batch, batch.facts())
+    arguments = contract.arguments(batch)
+    with contract.eager_sizes() as eager:
+        run(*arguments)
+    graph = tf.function(run).get_concrete_function(*arguments).graph
+    compiled = tf.function(run, jit_compile=True)
+    text = compiled.experimental_get_compiler_ir(*arguments)(stage="hlo")
+    for sizes in (eager, contract.graph_sizes(graph), contract.hlo_sizes(text)):
+        assert max(sizes.values()) >= 4000
+
+
+@EVERY
+def test_dense_variables_have_noise_on_every_entry(case: Case) -> None:
+    batch = Batch.random(1)
+    batch = dataclasses.replace(batch, dense=np.zeros([1, 65_536], "float32"))
+    noise = released(case, batch)[1]
+    scale = case.noise(batch.facts())
+
+    def refuted(sample: np.ndarray) -> bool:
+        # Kolmogorov and Smirnov's distance refutes 1e-6 of the true claims
+        # beyond 0.0104; a scale that is wrong by a tenth is 0.023 away.
+        return stats.kstest(sample, scale.cdf).pvalue < FALSE_ALARM
+
+    assert not refuted(noise)
+    assert refuted(noise / 0.9)
+    assert refuted(noise / 1.1)
+
+
+@EVERY
+def test_config_round_trip(case: Case) -> None:
+    mechanism = case.mechanism
+    again = type(mechanism)(**mechanism.get_config())
+    assert again == mechanism
+    assert again.description == mechanism.description
+
+
+@EVERY
+def test_the_same_key_gives_the_same_and_another_another(case: Case) -> None:
+    batch = Batch.random(8, size=1.0)
+    run = contract.step(case, batch, batch.facts())
+    _, *rest = contract.arguments(batch)
+    one, same, other = (
+        contract.dense(run(key, *rest)[1]) for key in (KEY, KEY, KEY + 1)
+    )
+    np.testing.assert_array_equal(one, same)
+    assert not np.isclose(one, other, rtol=1e-3).any()
+
+
+@EVERY
+@pytest.mark.parametrize("noise_multiplier", [0.7, 3.0])
+def test_the_event_costs_what_the_mechanism_does(
+    case: Case, noise_multiplier: float
+) -> None:
+    event = case.mechanism.event(noise_multiplier)
+    assert isinstance(event, dp_accounting.DpEvent)
+    accountant = PLDAccountant(value_discretization_interval=1e-4)
+    accountant.compose(event)
+    for epsilon in (0.1, 0.5, 1.0):
+        expected = case.delta(epsilon, noise_multiplier)
+        found = accountant.get_delta(epsilon)
+        assert found == pytest.approx(expected, rel=1e-2, abs=1e-8)
+        assert found >= expected * (1 - 1e-9)
+
+
+@EVERY
+def test_the_description_is_one_phrase(case: Case) -> None:
+    text = case.mechanism.description
+    assert len(text) > 20 and "\n" not in text and not text.endswith(".")
+    family = case.mechanism.noise_family
+    assert family in ("gaussian", "laplace")
+    assert family.capitalize() in text
+    assert math.isfinite(case.delta(1.0, 1.0))
