@@ -1,0 +1,71 @@
+"""Every mechanism trains a model, through `fit`, and is saved with it."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_sparse_dp as tsdp
+from tests.mechanisms.contract import MECHANISMS, Case
+from tests.optimizers.small_run import weights
+
+keras = tf.keras
+
+ROWS, EXAMPLES, STEPS = 3000, 200, 4
+EVERY = pytest.mark.parametrize("case", MECHANISMS, ids=lambda c: c.name)
+SAMPLING = tsdp.PoissonSampling(
+    num_examples=EXAMPLES, batch_size=20, steps=STEPS, max_batch_size=64
+)
+
+
+def data() -> tf.data.Dataset:
+    rng = np.random.default_rng(0)
+    ids = rng.integers(ROWS, size=(EXAMPLES, 3)).astype("int32")
+    labels = rng.integers(2, size=(EXAMPLES, 1)).astype("float32")
+    return SAMPLING.dataset((ids, labels))
+
+
+def model(case: Case, **options: Any) -> Any:
+    keras.utils.set_random_seed(0)
+    layers = [
+        keras.Input((3,), dtype="int32"),
+        keras.layers.Embedding(ROWS, 4),
+        keras.layers.GlobalAveragePooling1D(),
+        keras.layers.Dense(1),
+    ]
+    result = keras.Sequential(layers)
+    plan = tsdp.PrivacyPlan(noise_multiplier=1.0, delta=1e-3, sampling=SAMPLING)
+    optimizer = tsdp.DPSparseOptimizer(
+        keras.optimizers.Adam(0.1), plan, mechanism=case.mechanism
+    )
+    result.compile(optimizer=optimizer, loss="mse", **options)
+    return result
+
+
+@EVERY
+def test_fit_save_load_and_fit(case: Case, tmp_path: pathlib.Path) -> None:
+    trained = model(case)
+    before = weights(trained)
+    trained.fit(data(), steps_per_epoch=STEPS - 1, verbose=0)
+    for old, new in zip(before, weights(trained), strict=True):
+        assert np.isfinite(new).all()
+        assert not np.array_equal(old, new)
+    statement = trained.optimizer.privacy_statement()
+    assert statement.private
+    assert case.mechanism.description in " ".join(str(statement).split())
+
+    trained.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    again = loaded.optimizer
+    assert again.private_step.mechanism == case.mechanism
+    assert again.compositions_spent == STEPS - 1
+    restored = weights(loaded)
+    for new, same in zip(weights(trained), restored, strict=True):
+        np.testing.assert_array_equal(new, same)
+    loaded.fit(data(), steps_per_epoch=1, verbose=0)
+    assert again.compositions_left == 0
+    assert not np.array_equal(restored[0], weights(loaded)[0])
