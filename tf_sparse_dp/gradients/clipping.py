@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
+from typing import Literal
 
 import tensorflow as tf
 
-from tf_sparse_dp.gradients.factors import Factor
+from tf_sparse_dp.gradients.factors import LARGEST, Factor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,6 +20,7 @@ class Clipped:
       sums: One per factor: a tensor, or `tf.IndexedSlices` whose row ids may
         repeat.
       norms: Norms before clipping, one for each unit, float32. Not private.
+        L1 norms are upper bounds.
     """
 
     sums: list[tf.Tensor | tf.IndexedSlices]
@@ -58,6 +61,7 @@ def clip_and_sum(
     clip_norm: float,
     scale: tf.Tensor | float = 1.0,
     valid: tf.Tensor | None = None,
+    norm: Literal["l2", "l1"] = "l2",
 ) -> Clipped:
     r"""Sums of units' terms, each clipped over all variables jointly.
 
@@ -65,7 +69,7 @@ def clip_and_sum(
     `clip_norm`, $s$ = `scale`, $g_u$ the terms of all factors together.
 
     **Guarantee.** Adding, removing or zeroing one unit changes the sums, all
-    factors together, by at most `clip_norm` in L2 norm, up to float32 rounding
+    factors together, by at most `clip_norm` in the norm, up to float32 rounding
     of the sums. A unit whose norm is not finite counts as zero, with all of
     its examples.
 
@@ -74,18 +78,24 @@ def clip_and_sum(
       clip_norm: Largest norm of one unit.
       scale: Undoes the loss reduction (the batch size for a mean).
       valid: Bool, one per unit; units with False have no influence.
+      norm: Which norm: "l2", or "l1", the sum of absolute values. Of the latter
+        upper bounds are used: a unit may be clipped a little more than it has
+        to, if parts of its terms cancel.
 
     Returns:
       The clipped sums and the norms.
     """
     factors = [factor.compact() for factor in factors]
     scale = tf.cast(scale, tf.float32)
-    squared = tf.add_n([factor.squared_norms() for factor in factors])
-    squared = tf.maximum(squared, 0.0)
-    norms = tf.sqrt(squared) * scale
-    slacks = [factor.squared_slack() for factor in factors]
-    slacks = [slack for slack in slacks if slack is not None]
-    safe = tf.sqrt(tf.add_n([squared, *slacks])) * scale
+    if norm == "l1":
+        norms = (
+            tf.add_n([factor.absolute_norms() for factor in factors]) * scale
+        )
+        safe = tf.where(norms < LARGEST, norms, math.inf)
+    elif norm == "l2":
+        norms, safe = _euclidean(factors, scale)
+    else:
+        raise ValueError(f"norm={norm!r} was given; expected 'l2' or 'l1'.")
     finite = tf.math.is_finite(safe)
     counted = finite if valid is None else tf.logical_and(finite, valid)
     # A norm of 0 clips to factor 1: the term is zero, whatever its weight.
@@ -99,6 +109,18 @@ def clip_and_sum(
     )
     sums = [_shaped(s, f.shape) for s, f in zip(sums, factors, strict=True)]
     return Clipped(sums, norms)
+
+
+def _euclidean(
+    factors: Sequence[Factor], scale: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Norms, and norms that rounding has not made too small."""
+    squared = tf.add_n([factor.squared_norms() for factor in factors])
+    squared = tf.maximum(squared, 0.0)
+    slacks = [factor.squared_slack() for factor in factors]
+    slacks = [slack for slack in slacks if slack is not None]
+    safe = tf.sqrt(tf.add_n([squared, *slacks]))
+    return tf.sqrt(squared) * scale, safe * scale
 
 
 def _shaped(

@@ -8,7 +8,8 @@ Rounding. Norms decide how strongly an example is clipped, so they must not be
 too small. Where a term is itself a sum, its parts may cancel and float32 may
 lose what is left, in the norm or in the sum of terms. With M the sum of the
 norms of the parts, `squared_slack` gives a multiple of M² that covers both;
-clipping adds it to the squared norm.
+clipping adds it to the squared norm. `absolute_norms` are upper bounds as they
+are: sums of positive numbers, in which nothing cancels.
 
 Units. Where several examples belong to one privacy unit, `masked` and then
 `grouped` give the factor whose terms are the units': their parts are the parts
@@ -35,8 +36,12 @@ _PAIRWISE_ROWS = 64
 # less than 6e-5 n clip_norm; and as long as cancellation leaves a tenth of M,
 # the slack changes the norm by less than one part in 10⁴.
 _LEAST_SLACK = 1e-6
-_UNIT_ROUNDOFF = 2.0**-24
+UNIT_ROUNDOFF = 2.0**-24
 _SMALLEST = 1.2e-38  # Smaller numbers may be flushed to zero.
+# Squares of what is larger are infinite. Sums of absolute values are taken to
+# be so as well: a weight that undoes them would have lost its digits.
+LARGEST = 2.0**64
+_LONGEST_SUM = 4096
 
 
 class Factor(abc.ABC):
@@ -61,6 +66,16 @@ class Factor(abc.ABC):
         """What to add to `squared_norms` for an upper bound; float32 [B].
 
         None when a term is not a sum of parts.
+        """
+
+    @abc.abstractmethod
+    def absolute_norms(self) -> tf.Tensor:
+        """Upper bounds on the L1 norm of every example's term, float32 [B].
+
+        Not less than the norm in spite of rounding. Where a term is a sum of
+        parts that would have to be added up first, such as rows that are
+        looked up twice, it is the sum of the parts' norms: exact unless parts
+        of different sign meet.
         """
 
     @abc.abstractmethod
@@ -200,9 +215,14 @@ class OuterFactor(Factor):
             return _LEAST_SLACK * mass
         # Inner products of n terms err by n roundoffs of the product of the
         # norms, and by what was flushed to zero.
-        roundoffs = 2 * (rows + columns + steps * steps) * _UNIT_ROUNDOFF
+        roundoffs = 2 * (rows + columns + steps * steps) * UNIT_ROUNDOFF
         flushed = steps * _SMALLEST * (rows * right + columns * left)
         return max(_LEAST_SLACK, roundoffs) * mass + flushed
+
+    def absolute_norms(self) -> tf.Tensor:
+        # |Σ_t l_tᵀ r_t| ≤ Σ_t |l_t| |r_t|, and equal for T = 1.
+        products = absolute_sums(self.left, 2) * absolute_sums(self.right, 2)
+        return absolute_sums(products)
 
     def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor:
         return self.masked(weights > 0).finite_sum(weights)
@@ -288,6 +308,13 @@ class DenseFactor(Factor):
 
     def squared_slack(self) -> tf.Tensor | None:
         return self.slack
+
+    def absolute_norms(self) -> tf.Tensor:
+        norms = absolute_sums(self.values)
+        if self.slack is None:
+            return norms
+        # An L1 norm of n entries is at most √n times the L2 norm.
+        return norms + tf.sqrt(math.prod(self.shape) * self.slack)
 
     def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor:
         return self.masked(weights > 0).finite_sum(weights)
@@ -422,6 +449,9 @@ class RowFactor(Factor):
         mass = self.rows_per_example * _squares(_wide(self.values))
         return _LEAST_SLACK * mass
 
+    def absolute_norms(self) -> tf.Tensor:
+        return absolute_sums(self.values)
+
     def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor | tf.IndexedSlices:
         return self.masked(weights > 0).finite_sum(weights)
 
@@ -519,6 +549,39 @@ def product_slack(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
 def parts_slack(mass: tf.Tensor) -> tf.Tensor:
     """The least slack of terms that are sums of parts; `mass` is M²."""
     return _LEAST_SLACK * mass
+
+
+def absolute_sums(tensor: tf.Tensor, first_axis: int = 1) -> tf.Tensor:
+    """Sums of absolute values over the last axes, not less than the true ones.
+
+    Infinite where they are not finite or above 2⁶⁴.
+
+    Args:
+      tensor: [B, ...].
+      first_axis: Axes from here on are summed over.
+    """
+    sizes = tensor.shape[first_axis:]
+    values = tf.abs(_wide(tensor))
+    longest = size = math.prod(sizes)
+    if size > _LONGEST_SUM:
+        # Adding n numbers one by one errs by n roundoffs; in two stages by 2√n.
+        longest = math.isqrt(size - 1) + 1
+        kept = tf.shape(values)[:first_axis]
+        values = tf.reshape(values, tf.concat([kept, [size]], 0))
+        filler = [[0, 0]] * first_axis + [[0, longest**2 - size]]
+        values = tf.reshape(
+            tf.pad(values, filler), tf.concat([kept, [longest] * 2], 0)
+        )
+        values = tf.reduce_sum(values, -1)
+        total = tf.reduce_sum(values, -1)
+    else:
+        total = tf.reduce_sum(
+            values, list(range(first_axis, values.shape.rank))
+        )
+    # A few roundoffs more for what is done with the sum.
+    roundoffs = 2 * longest + 16
+    total = total * (1 + roundoffs * UNIT_ROUNDOFF) + size * _SMALLEST
+    return tf.where(total < LARGEST, total, math.inf)
 
 
 def _wide(tensor: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:

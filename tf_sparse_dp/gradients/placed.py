@@ -92,6 +92,12 @@ class PlacedFactor(Factor):
             slack += parts_slack(2 * self.rows.rows_per_example * squares)
         return slack
 
+    def absolute_norms(self) -> tf.Tensor:
+        norms = self.block.absolute_norms()
+        return (
+            norms if self.rows is None else norms + self.rows.absolute_norms()
+        )
+
     def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor | tf.IndexedSlices:
         values = self.block.weighted_sum(weights)
         values = [tf.reshape(values, [-1, *self.table_shape[1:]])]

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tf_sparse_dp.gradients.factors import (
+    UNIT_ROUNDOFF,
     DenseFactor,
     Factor,
     RowFactor,
+    absolute_sums,
     parts_slack,
 )
 from tf_sparse_dp.gradients.placed import PlacedFactor
@@ -65,6 +67,14 @@ class RaggedRowFactor(Factor):
         # M² = (Σ_j |v_j|)² ≤ n Σ_j |v_j|² for n lookups.
         mass = counts * self._per_example(squares, self.examples)
         return parts_slack(mass)
+
+    def absolute_norms(self) -> tf.Tensor:
+        rows = absolute_sums(self.values)
+        counts = self._per_example(tf.ones_like(rows), self.examples)
+        # Adding n numbers errs by n roundoffs.
+        return self._per_example(rows, self.examples) * (
+            1 + counts * UNIT_ROUNDOFF
+        )
 
     def _per_example(self, values: tf.Tensor, examples: tf.Tensor) -> tf.Tensor:
         return tf.math.unsorted_segment_sum(values, examples, self.batch_size)
