@@ -230,7 +230,7 @@ def dense(total: Sum) -> np.ndarray:
     return result
 
 
-def ill_formed(total: Sum, shape: tuple[int, ...]) -> str:
+def ill_formed(total: Sum, shape: tuple[int, ...], private: bool) -> str:
     """What is wrong with a released sum; empty if nothing is."""
     if not isinstance(total, tf.IndexedSlices):
         return "" if tuple(total.shape) == shape else f"shape {total.shape}"
@@ -241,7 +241,10 @@ def ill_formed(total: Sum, shape: tuple[int, ...]) -> str:
         return f"{len(ids)} ids of values of shape {values.shape}"
     if ids.size and (ids.min() < 0 or ids.max() >= shape[0]):
         return f"ids from {ids.min()} to {ids.max()} of {shape[0]} rows"
-    full = ids[values.reshape(len(ids), math.prod(shape[1:])).any(1)]
+    is_full = values.reshape(len(ids), math.prod(shape[1:])).any(1)
+    full = ids[is_full]
+    if private and ids[~is_full].any():
+        return "rows of zeros that tell of the batch"
     if len(np.unique(full)) != len(full):
         return "rows that are not zero come more than once"
     return ""

@@ -115,7 +115,9 @@ class Mechanism(abc.ABC):
 
         Returns:
           One per variable. Row ids of `tf.IndexedSlices` do not repeat, but
-          for rows of zeros that fill up a fixed size.
+          for rows of zeros that fill up a fixed size. Those have id 0: an
+          optimizer may do something to every row it is given, and a row that
+          the batch touched must not be given for that.
         """
 
     def event(self, noise_multiplier: float) -> dp_accounting.DpEvent:
