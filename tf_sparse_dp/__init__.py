@@ -15,7 +15,7 @@ from tf_sparse_dp.gradients.per_example import (
     PerExampleGradients,
     per_example_gradients,
 )
-from tf_sparse_dp.mechanisms import Gaussian
+from tf_sparse_dp.mechanisms import FrequencySelection, Gaussian
 from tf_sparse_dp.optimizers import DPSparseOptimizer
 from tf_sparse_dp.sampling import (
     EpochSampling,
@@ -31,6 +31,7 @@ __all__ = [
     "DPSparseOptimizer",
     "EpochSampling",
     "Explanation",
+    "FrequencySelection",
     "Gaussian",
     "NotSeparableError",
     "PerExampleGradients",

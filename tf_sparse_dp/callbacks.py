@@ -21,8 +21,8 @@ class PrivacyBudget(tf.keras.callbacks.Callback):
     Puts `epsilon`, the privacy spent so far, into the progress bar and into
     `History`. While an epoch runs it is rounded up to the next of 20 points of
     the plan, because computing it takes time (tf-keras shows none then); at the
-    end of an epoch it is exact. Under a plan that counts passes over the data,
-    charges one at the start of each epoch.
+    end of an epoch it is exact, the one of the privacy statement. Under a plan
+    that counts passes over the data, charges one at the start of each epoch.
 
     A step that writes example data into weights of the model, such as running
     statistics, is refused while it is traced, whether gradients read them or
@@ -96,7 +96,8 @@ class PrivacyBudget(tf.keras.callbacks.Callback):
         if not exact:
             width = math.ceil(plan.num_compositions / _POINTS)
             spent = min(plan.num_compositions, width * math.ceil(spent / width))
-        logs["epsilon"] = plan.epsilon_spent(spent)
+        before, _ = optimizer.private_step.mechanism.spent_before
+        logs["epsilon"] = before + plan.epsilon_spent(spent)
 
     def _stop_if_spent(self) -> None:
         optimizer = self._optimizer()

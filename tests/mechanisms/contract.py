@@ -30,6 +30,7 @@ from tf_sparse_dp.mechanisms.interface import (
 
 CLIP_NORM = 0.5
 KEY = tf.constant([11, 12], tf.int64)
+NAMES = ("embedding/table", "bias", "embedding/numbers")
 
 
 def gaussian_delta(epsilon: float, noise_multiplier: float) -> float:
@@ -83,6 +84,10 @@ class Case:
 
 MECHANISMS = [
     Case("gaussian", mechanisms.Gaussian(), sparse=False),
+    Case(
+        "frequency selection",
+        mechanisms.FrequencySelection(rows={"embedding": [0]}),
+    ),
 ]
 
 
@@ -144,7 +149,7 @@ class Batch:
     def facts(self, noise_multiplier: float = 1.0, **others) -> PublicFacts:
         terms = self.terms(*self.inputs)
         return PublicFacts(
-            variables=tuple(Variable.of(factor) for factor in terms),
+            variables=tuple(map(Variable.of, terms, NAMES)),
             clip_norm=others.pop("clip_norm", CLIP_NORM),
             noise_multiplier=noise_multiplier,
             expected_batch_size=others.pop("expected_batch_size", 20.0),

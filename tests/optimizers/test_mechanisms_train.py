@@ -33,7 +33,7 @@ def model(case: Case, **options: Any) -> Any:
     keras.utils.set_random_seed(0)
     layers = [
         keras.Input((3,), dtype="int32"),
-        keras.layers.Embedding(ROWS, 4),
+        keras.layers.Embedding(ROWS, 4, name="embedding"),
         keras.layers.GlobalAveragePooling1D(),
         keras.layers.Dense(1),
     ]

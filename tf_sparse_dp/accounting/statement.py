@@ -49,9 +49,13 @@ class PrivacyStatement:
       mechanism: What releases the gradients.
       clip_norm: Bound on the L2 norm of one unit's contribution.
       noise_multiplier: Standard deviation of the noise over `clip_norm`.
-      epsilon: At the end of the plan; None where nothing can be claimed.
-      delta: Of both epsilons.
-      epsilon_spent: Up to now; None where nothing can be claimed.
+      epsilon: At the end of the plan, with what was spent before; None where
+        nothing can be claimed.
+      delta: Of both epsilons, with what was spent before.
+      epsilon_spent: Up to now, with what was spent before; None where nothing
+        can be claimed.
+      spent_before: Epsilon and delta that went into the mechanism before
+        training; all of the above include it.
       neighbouring_relation: "add_or_remove_one" or "zero_out".
       unit: What one unit is: "example", "user", or "unit" for a group of
         examples that the user has put together.
@@ -74,6 +78,7 @@ class PrivacyStatement:
     epsilon: float | None
     delta: float | None
     epsilon_spent: float | None
+    spent_before: tuple[float, float]
     neighbouring_relation: str | None
     unit: str
     examples_per_unit: int
@@ -107,6 +112,13 @@ class PrivacyStatement:
             lines.append(
                 "It compares, and makes hard to tell apart, "
                 f"{neighbours.format(unit=self._whole_unit())}."
+            )
+        if self.epsilon_spent is not None and any(self.spent_before):
+            epsilon, delta = self.spent_before
+            lines.append(
+                f"Of this, epsilon = {round_up(epsilon, 4):g} at delta = "
+                f"{delta!r} was spent on the mechanism before training; the "
+                "plan pays for the rest (epsilons and deltas add up)."
             )
         lines += [
             "",
@@ -180,6 +192,7 @@ def privacy_statement(
     examples_per_unit: int = 1,
     seeded: bool = False,
     extra_assumptions: tuple[str, ...] = (),
+    spent_before: tuple[float, float] = (0.0, 0.0),
 ) -> PrivacyStatement:
     """States what a run may claim; never fails for a run that may not.
 
@@ -194,6 +207,10 @@ def privacy_statement(
         guarantee is claimed only if that is what the plan's sampling gives.
       seeded: Whether the noise or the batches came from a fixed seed.
       extra_assumptions: What else the mechanism relies on.
+      spent_before: Epsilon and delta that were spent on the same data before,
+        to make the mechanism, for the plan's neighbouring relation. Both are
+        added to those of the plan (basic composition, which also holds if
+        training depends on what was found before).
 
     Example:
       >>> statement = privacy_statement(
@@ -240,8 +257,8 @@ def privacy_statement(
     if plan is None or not accounted:
         epsilon = epsilon_spent = None
     else:
-        epsilon = plan.epsilon
-        epsilon_spent = plan.epsilon_spent(compositions)
+        epsilon = spent_before[0] + plan.epsilon
+        epsilon_spent = spent_before[0] + plan.epsilon_spent(compositions)
     if plan is not None and compositions > plan.num_compositions:
         reasons.append(
             f"{compositions - plan.num_compositions} more were released than "
@@ -257,8 +274,9 @@ def privacy_statement(
         clip_norm=clip_norm,
         noise_multiplier=noise_multiplier,
         epsilon=epsilon,
-        delta=plan.delta if plan is not None and accounted else None,
+        delta=spent_before[1] + plan.delta if plan and accounted else None,
         epsilon_spent=epsilon_spent,
+        spent_before=spent_before,
         neighbouring_relation=plan.neighbouring_relation if plan else None,
         unit=unit,
         examples_per_unit=examples_per_unit,

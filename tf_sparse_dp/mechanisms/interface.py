@@ -25,20 +25,22 @@ class Variable:
       sparse: Whether its sum comes as `tf.IndexedSlices`: a table.
       lookups: Most rows of the table that one unit can reach; None if a unit
         can reach any number, or if it is not a table.
+      name: What the model calls it, such as "model/items/embeddings".
     """
 
     shape: tuple[int, ...]
     sparse: bool = False
     lookups: int | None = None
+    name: str = ""
 
     @classmethod
-    def of(cls, terms: Factor) -> Variable:
+    def of(cls, terms: Factor, name: str = "") -> Variable:
         """The facts about a variable whose units' terms are given."""
         sparse = getattr(terms, "sparse", False)
         lookups = getattr(terms, "rows_per_example", None) if sparse else None
         if lookups is not None:
             lookups = min(lookups, terms.shape[0])
-        return cls(shape=terms.shape, sparse=sparse, lookups=lookups)
+        return cls(shape=terms.shape, sparse=sparse, lookups=lookups, name=name)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,6 +81,20 @@ class Mechanism(abc.ABC):
     def noise_family(self) -> str:
         """The noise whose multiplier a plan gives: "gaussian" or "laplace"."""
         return "gaussian"
+
+    @property
+    def spent_before(self) -> tuple[float, float]:
+        """Epsilon and delta that it took to make this mechanism.
+
+        What fields tell about the training data, if they were computed from
+        it. Statements add it to what training spends.
+        """
+        return 0.0, 0.0
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What has to be true of the fields, in sentences for the statement."""
+        return ()
 
     def clipped(
         self,

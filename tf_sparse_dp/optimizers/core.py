@@ -122,13 +122,18 @@ class PrivateStep:
         terms = [
             p.terms for p in parts if p is not None and p.terms is not None
         ]
+        trained = [
+            name
+            for name, p in zip(names, parts, strict=True)
+            if p is not None and p.terms is not None
+        ]
         if not terms:
             raise NotSeparableError(
                 "No example influences any gradient, so there is nothing to "
                 "train privately. Check that the loss depends on the batch."
             )
         terms, valid = terms_of_units(terms, valid, self.examples_per_unit)
-        facts = self.public_facts(terms)
+        facts = self.public_facts(terms, trained)
         self.mechanism.check(facts)
         key = self.keys.next()
         clipped = self.mechanism.clipped(
@@ -155,10 +160,12 @@ class PrivateStep:
                 released.append(mean)
         return Released(released, separation.batch_size, consistent)
 
-    def public_facts(self, terms: Sequence[Factor]) -> PublicFacts:
+    def public_facts(
+        self, terms: Sequence[Factor], names: Sequence[str]
+    ) -> PublicFacts:
         """What the mechanism may know of a step with these units' terms."""
         return PublicFacts(
-            variables=tuple(Variable.of(factor) for factor in terms),
+            variables=tuple(map(Variable.of, terms, names)),
             clip_norm=self.clip_norm,
             noise_multiplier=self.noise_multiplier,
             expected_batch_size=self.expected_batch_size,

@@ -244,7 +244,11 @@ class PrivateWrapper:
             compositions=self._spending.count(),
             examples_per_unit=step.examples_per_unit,
             seeded=step.keys.seeded,
-            extra_assumptions=_assumptions(step.declared_rules),
+            extra_assumptions=(
+                *_assumptions(step.declared_rules),
+                *step.mechanism.assumptions,
+            ),
+            spent_before=step.mechanism.spent_before,
         )
 
     def forget_refusals(self) -> tuple[int, int]:
