@@ -15,7 +15,11 @@ from tf_sparse_dp.gradients.per_example import (
     PerExampleGradients,
     per_example_gradients,
 )
-from tf_sparse_dp.mechanisms import FrequencySelection, Gaussian
+from tf_sparse_dp.mechanisms import (
+    FrequencySelection,
+    Gaussian,
+    PartitionSelection,
+)
 from tf_sparse_dp.optimizers import DPSparseOptimizer
 from tf_sparse_dp.sampling import (
     EpochSampling,
@@ -34,6 +38,7 @@ __all__ = [
     "FrequencySelection",
     "Gaussian",
     "NotSeparableError",
+    "PartitionSelection",
     "PerExampleGradients",
     "PoissonSampling",
     "PrivacyBudget",

@@ -20,13 +20,13 @@ from tests.noise_claims import (
     independence_refuted,
 )
 from tf_sparse_dp.mechanisms import FrequencySelection
-from tf_sparse_dp.mechanisms.frequency_selection import last_not_above
 from tf_sparse_dp.mechanisms.interface import PublicFacts, Variable
 from tf_sparse_dp.mechanisms.private_counts import (
     gaussian_stddev,
     noisy_counts,
     unit_counts,
 )
+from tf_sparse_dp.mechanisms.search import last_not_above
 
 pytestmark = pytest.mark.once
 

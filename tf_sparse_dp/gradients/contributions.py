@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import tensorflow as tf
 
 from tf_sparse_dp.gradients.factors import Factor, RowFactor
 from tf_sparse_dp.gradients.placed import PlacedFactor
 from tf_sparse_dp.gradients.ragged_rows import RaggedRowFactor
+
+Lookups: TypeAlias = "RowFactor | RaggedRowFactor"
 
 # Up to this many lookups, comparing all pairs is cheaper than sorting them.
 _PAIRWISE_ROWS = 64
@@ -47,17 +50,14 @@ def contribution_counts(
       valid: Bool, one per unit; units with False have no influence.
 
     Returns:
-      One for each table: values float64 [N, 1]. Row ids are those of the
-      table's sum of clipped terms, in the same order: repeated, and possibly
-      out of range (with value 0) where those are.
+      One for each table: values float64 [N, 1], ids int64. Ids are those of
+      the table's sum of clipped terms, in the same order: repeated, and
+      possibly out of range where those are.
 
     Raises:
       TypeError: If a factor holds no rows.
     """
-    own = [
-        table.rows if isinstance(table, PlacedFactor) else table
-        for table in tables
-    ]
+    own = [_own_lookups(table) for table in tables]
     firsts = [None if rows is None else _firsts(rows) for rows in own]
     sizes = [
         _per_unit(rows, first)
@@ -69,15 +69,12 @@ def contribution_counts(
     for table, rows, first in zip(tables, own, firsts, strict=True):
         values, ids = [], []
         if isinstance(table, PlacedFactor):
-            values.append(tf.fill([table.ids.shape[0]], _infinite()))
-            ids.append(table.ids)
+            infinite = tf.constant(math.inf, tf.float64)
+            values.append(tf.fill([table.ids.shape[0]], infinite))
+            ids.append(tf.cast(table.ids, tf.int64))
         if rows is not None:
             values.append(_shares(rows, first, share))
-            ids.append(
-                tf.cast(_flat(rows.ids), ids[0].dtype)
-                if ids
-                else _flat(rows.ids)
-            )
+            ids.append(tf.cast(_flat(rows.ids), tf.int64))
         counts.append(
             tf.IndexedSlices(
                 tf.concat(values, 0)[:, tf.newaxis],
@@ -88,19 +85,25 @@ def contribution_counts(
     return counts
 
 
-def _firsts(rows: Factor) -> tf.Tensor:
-    """Which lookups reach a row, of a unit's equal ones only the first."""
-    if isinstance(rows, RowFactor):
-        return _firsts_of_fixed(rows)
-    if isinstance(rows, RaggedRowFactor):
-        return _firsts_of_ragged(rows)
+def _own_lookups(table: Factor) -> Lookups | None:
+    """What units look up by themselves; None if all is shared."""
+    rows = table.rows if isinstance(table, PlacedFactor) else table
+    if rows is None or isinstance(rows, (RowFactor, RaggedRowFactor)):
+        return rows
     raise TypeError(
         f"Terms are given as {type(rows).__name__}; expected those of lookups "
         "in a table, whose sums are tf.IndexedSlices."
     )
 
 
-def _there(rows: RowFactor | RaggedRowFactor) -> tf.Tensor:
+def _firsts(rows: Lookups) -> tf.Tensor:
+    """Which lookups reach a row, of a unit's equal ones only the first."""
+    if isinstance(rows, RaggedRowFactor):
+        return _firsts_of_ragged(rows)
+    return _firsts_of_fixed(rows)
+
+
+def _there(rows: Lookups) -> tf.Tensor:
     """Lookups of rows that the table has, with a value that is not zero."""
     inside = (rows.ids >= 0) & (rows.ids < rows.table_shape[0])
     # What is not finite is not zero: such a unit may count.
@@ -141,7 +144,7 @@ def _firsts_of_ragged(rows: RaggedRowFactor) -> tf.Tensor:
     return there & (tf.gather(firsts, places) == numbers)
 
 
-def _per_unit(rows: Factor, first: tf.Tensor) -> tf.Tensor:
+def _per_unit(rows: Lookups, first: tf.Tensor) -> tf.Tensor:
     """How many rows each unit reaches, int64 [B]."""
     ones = tf.cast(first, tf.int64)
     if isinstance(rows, RaggedRowFactor):
@@ -158,7 +161,7 @@ def _share(sizes: list[tf.Tensor], valid: tf.Tensor | None) -> tf.Tensor:
     return share if valid is None else tf.where(valid, share, 0.0)
 
 
-def _shares(rows: Factor, first: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
+def _shares(rows: Lookups, first: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
     """What each lookup counts, float64 [N]."""
     if isinstance(rows, RaggedRowFactor):
         return tf.where(first, tf.gather(share, rows.examples), 0.0)
@@ -167,7 +170,3 @@ def _shares(rows: Factor, first: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
 
 def _flat(tensor: tf.Tensor) -> tf.Tensor:
     return tf.reshape(tensor, [-1])
-
-
-def _infinite() -> tf.Tensor:
-    return tf.constant(math.inf, tf.float64)

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_sparse_dp.mechanisms.gaussian import deduplicated, with_noise
+from tf_sparse_dp.mechanisms.grid import rounded
 from tf_sparse_dp.mechanisms.interface import (
     Mechanism,
     PublicFacts,
@@ -19,6 +20,7 @@ from tf_sparse_dp.mechanisms.interface import (
     Variable,
 )
 from tf_sparse_dp.mechanisms.private_counts import noisy_counts
+from tf_sparse_dp.mechanisms.search import last_not_above
 from tf_sparse_dp.random_keys import fold_in
 from tf_sparse_dp.random_tails import normal
 
@@ -297,9 +299,10 @@ def _top_of(top: int | Mapping[str, int], name: str, rows: int) -> int:
     return int(wanted)
 
 
-def _largest(numbers_of_rows: np.ndarray, top: int) -> np.ndarray:
+def _largest(numbers_of_rows: np.ndarray, top: int) -> list[int]:
     """Ids of the largest; of equal ones those of the first rows."""
-    return np.argsort(-numbers_of_rows, kind="stable")[:top]
+    ids: list[int] = np.argsort(-numbers_of_rows, kind="stable")[:top].tolist()
+    return ids
 
 
 def _matches(entry: str, name: str) -> bool:
@@ -325,17 +328,4 @@ def _on_rows(
     shape = [count, *total.values.shape[1:]]
     noise = tf.cast(stddev * normal(shape, key), dtype)
     noisy = tf.tensor_scatter_nd_add(noise, places[:, tf.newaxis], values)
-    return tf.IndexedSlices(noisy, chosen, total.dense_shape)
-
-
-def last_not_above(ordered: tf.Tensor, wanted: tf.Tensor) -> tf.Tensor:
-    """Where the largest entry that is not above stands; 0 if there is none."""
-    # Binary search, unrolled: tf.searchsorted is slow where XLA compiles it.
-    size = ordered.shape[0]
-    places = tf.zeros_like(wanted, tf.int32)
-    for bit in reversed(range((size - 1).bit_length())):
-        further = places + (1 << bit)
-        entry = tf.gather(ordered, tf.minimum(further, size - 1))
-        there = (further < size) & (entry <= wanted)
-        places = tf.where(there, further, places)
-    return places
+    return tf.IndexedSlices(rounded(noisy, stddev), chosen, total.dense_shape)
