@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
@@ -52,6 +53,33 @@ def test_a_private_run(plan):
     assert max(len(line) for line in str(statement).splitlines()) <= 78
 
 
+def test_pure_and_laplace(passes):
+    plan = PrivacyPlan(
+        epsilon=2.0, delta=0.0, sampling=passes(4), noise="laplace"
+    )
+    statement = state(plan, noise="laplace", fixed_sizes=True, compositions=1)
+    assert statement.private
+    assert (statement.delta, statement.failure_charge) == (0.0, 0.0)
+    text = " ".join(str(statement).split())
+    for words in (
+        "epsilon = 0.5 so far, and 2 at the end of the plan, at delta = 0.0 "
+        "(pure differential privacy)",
+        "an L1 norm of 1.5 times the square root",
+        "each pass's epsilon is added",
+    ):
+        assert words in text
+    assert "L2" not in text
+    assert "Fixed sizes" not in text
+
+
+@pytest.mark.parametrize("fixed_sizes", [False, True])
+def test_fixed_sizes_are_named(plan, fixed_sizes):
+    statement = state(plan, fixed_sizes=fixed_sizes)
+    charge = 200 * (1 + math.exp(3.0)) * 2.0**-100
+    assert statement.failure_charge == pytest.approx(charge * fixed_sizes)
+    assert ("for which 3.4e-27 of delta" in str(statement)) == fixed_sizes
+
+
 def test_shown_epsilon_is_never_below_the_one_spent(plan):
     for compositions in (1, 17, 50, 199):
         statement = state(plan, compositions=compositions)
@@ -83,6 +111,7 @@ def test_before_the_first_step(plan):
         ({"noise_multiplier": 0.1}, "is below the plan's"),
         ({"seeded": True}, "The seed is fixed"),
         ({"compositions": 201}, "1 more"),
+        ({"noise": "laplace"}, "has laplace noise, but the plan accounts"),
     ],
 )
 def test_not_private(plan, changes, words):
@@ -92,7 +121,7 @@ def test_not_private(plan, changes, words):
     assert "NOT PRIVATE" in text
     assert words in text
     assert "Differentially private" not in text
-    if "noise_multiplier" in changes:
+    if "noise_multiplier" in changes or "noise" in changes:
         assert statement.epsilon is statement.epsilon_spent is None
         assert "epsilon =" not in text
 

@@ -7,12 +7,18 @@ import functools
 import math
 from collections.abc import Callable
 
-from tf_sparse_dp.accounting.accountants import GRID_POINTS, ideal_epsilon
-from tf_sparse_dp.accounting.events import Sampling
+from tf_sparse_dp.accounting.accountants import (
+    GRID_POINTS,
+    ideal_epsilon,
+    pure_epsilon,
+)
+from tf_sparse_dp.accounting.events import Noise, Sampling
 
 # How likely one release may go wrong because a size was fixed beforehand, over
 # all variables; mechanisms keep to it. It is charged as overflow is.
 RELEASE_FAILURE = 2.0**-100
+# The largest part of delta that is given away for fixed sizes.
+_FAILURE_SHARE = 2.0**-10
 
 
 def round_up(value: float, digits: int) -> float:
@@ -32,7 +38,7 @@ def round_up(value: float, digits: int) -> float:
 def overflow_charge(
     *, compositions: int, epsilon: float, overflow_probability: float
 ) -> float:
-    r"""The part of delta that cut batches use up.
+    r"""The part of delta that cut batches, or failed releases, use up.
 
     .. math:: k (1 + e^\varepsilon) p
 
@@ -50,6 +56,12 @@ def overflow_charge(
 
     so M' is (ε, δ₀ + k(1 + e^ε)p)-DP.
 
+    A release that fails with probability p is charged alike. Where
+    compositions are passes, p is charged once for a pass, however many batches
+    it has: let M be ideal in the one batch of each pass that has the unit in
+    which D and D' differ, and M' otherwise. All other releases are the same
+    function of D and of D', failed or not, and cost nothing in M either.
+
     Example:
       >>> overflow_charge(
       ...     compositions=10, epsilon=0.0, overflow_probability=0.25e-9
@@ -63,6 +75,23 @@ def overflow_charge(
         return chance * (1 + math.exp(epsilon))
     except OverflowError:
         return math.inf
+
+
+def affordable_release_failure(
+    sampling: Sampling, *, epsilon: float, delta: float
+) -> float:
+    """`RELEASE_FAILURE`, or 0 where it would take a noticeable part of delta.
+
+    With 0 mechanisms must not fix sizes beforehand. That is so for delta = 0,
+    and where epsilon is so large (above 40 or so) that a failure, which is
+    charged e^epsilon times, is dear in spite of its probability.
+    """
+    charge = overflow_charge(
+        compositions=sampling.num_compositions,
+        epsilon=epsilon,
+        overflow_probability=RELEASE_FAILURE,
+    )
+    return RELEASE_FAILURE if charge <= _FAILURE_SHARE * delta else 0.0
 
 
 def overflow_error(sampling: Sampling, delta: float) -> ValueError:
@@ -84,6 +113,8 @@ def spent_epsilon(
     noise_multiplier: float,
     delta: float,
     compositions: int,
+    noise: Noise = "gaussian",
+    release_failure: float = 0.0,
 ) -> float:
     """Epsilon at `delta` after so many compositions, overflow included.
 
@@ -97,12 +128,14 @@ def spent_epsilon(
             compositions=compositions,
             delta=remaining,
             relation=sampling.neighbouring_relation,
+            noise=noise,
         )
 
     if compositions == 0:
         return 0.0
+    failure = sampling.overflow_probability + release_failure
     epsilon = ideal(delta)
-    if sampling.overflow_probability == 0:
+    if failure == 0:
         return epsilon
     # The charge grows with epsilon, and epsilon with the charge. Reserve the
     # charge at `reach`: an epsilon that does not exceed it is charged no more
@@ -113,7 +146,7 @@ def spent_epsilon(
         charge = overflow_charge(
             compositions=compositions,
             epsilon=reach,
-            overflow_probability=sampling.overflow_probability,
+            overflow_probability=failure,
         )
         if charge >= delta:
             return math.inf
@@ -123,7 +156,12 @@ def spent_epsilon(
 
 
 def calibrated_noise_multiplier(
-    sampling: Sampling, *, epsilon: float, delta: float
+    sampling: Sampling,
+    *,
+    epsilon: float,
+    delta: float,
+    noise: Noise = "gaussian",
+    release_failure: float = 0.0,
 ) -> float:
     """The least noise, to 5 digits, with which all compositions fit epsilon.
 
@@ -131,10 +169,12 @@ def calibrated_noise_multiplier(
       ValueError: Overflow alone costs more than delta, or no noise suffices.
     """
     compositions = sampling.num_compositions
+    if delta == 0:
+        return _pure_noise_multiplier(sampling, epsilon)
     charge = overflow_charge(
         compositions=compositions,
         epsilon=epsilon,
-        overflow_probability=sampling.overflow_probability,
+        overflow_probability=sampling.overflow_probability + release_failure,
     )
     if charge >= delta:
         raise overflow_error(sampling, delta)
@@ -148,6 +188,7 @@ def calibrated_noise_multiplier(
             compositions=compositions,
             delta=delta - charge,
             relation=sampling.neighbouring_relation,
+            noise=noise,
             grid_points=grid_points,
         )
 
@@ -171,6 +212,24 @@ def calibrated_noise_multiplier(
     )
     # Discretisation may leave the curve uneven in the last digit.
     while epsilon_at(noise_multiplier) > epsilon:
+        noise_multiplier = round_up(noise_multiplier * (1 + 1e-9), digits=5)
+    return noise_multiplier
+
+
+def _pure_noise_multiplier(sampling: Sampling, epsilon: float) -> float:
+    """The least Laplace noise, to 5 digits, that fits epsilon at delta = 0."""
+    share = epsilon / sampling.num_compositions
+    probability = sampling.sampling_probability
+    if probability is None:
+        noise_multiplier = 1 / share
+    else:
+        noise_multiplier = 1 / math.log1p(math.expm1(share) / probability)
+    noise_multiplier = round_up(noise_multiplier, digits=5)
+    while epsilon < pure_epsilon(
+        sampling_probability=probability,
+        noise_multiplier=noise_multiplier,
+        compositions=sampling.num_compositions,
+    ):
         noise_multiplier = round_up(noise_multiplier * (1 + 1e-9), digits=5)
     return noise_multiplier
 

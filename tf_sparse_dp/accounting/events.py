@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import dp_accounting
+
+Noise: TypeAlias = Literal["gaussian", "laplace"]
+NOISES = ("gaussian", "laplace")
 
 _RELATIONS = {
     "add_or_remove_one": dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
@@ -136,21 +139,32 @@ def training_event(
     sampling_probability: float | None,
     noise_multiplier: float,
     compositions: int,
+    noise: Noise = "gaussian",
 ) -> dp_accounting.DpEvent:
-    r"""Adaptive composition of (subsampled) Gaussians.
+    r"""Adaptive composition of (subsampled) noisy sums.
 
-    .. math:: \tilde g_t = \mathcal N(0, z^2 C^2 I)
+    .. math:: \tilde g_t = z C \xi_t
       + \sum_{i \in B_t} \mathrm{clip}_C(g_i), \quad t = 1, \dots, k
 
     with k = `compositions`, z = `noise_multiplier`, each unit in B_t with
-    probability `sampling_probability`, and C the clip norm, which cancels.
+    probability `sampling_probability`, entries of ξ standard normal or of
+    standard Laplace distribution, and C the clip norm, which cancels: an L2
+    norm for Gaussian noise and an L1 norm for Laplace noise.
 
-    **Guarantee**: one unit changes the sum by at most C in L2, under either
+    **Guarantee**: one unit changes the sum by at most C, under either
     relation: presence adds or removes one clipped vector, zeroing replaces one
     by zero. (Replacing a unit by another would change it by up to 2C; that
     relation is not offered.) Without amplification a composition is one *pass*:
     its batches are disjoint, so that only one of them sees the unit, and the
-    noisy batch sums of the pass are together one Gaussian release.
+    noisy batch sums of the pass are together one release.
+
+    **Many coordinates of Laplace noise** tell no more than one that takes the
+    whole change. For a change of a with noise of scale 1 the hockey-stick
+    divergence at e^ε is 1 - e^((ε-a)/2) for |ε| ≤ a. Integrating that over the
+    losses of a second coordinate with change b ≤ a gives, for 0 ≤ ε ≤ a + b
+    and c = (a + b - ε)/2, the value 1 - e^(-c) (1 + min(b, c)/2), which is
+    less than 1 - e^(-c), that of one coordinate with change a + b. Negative ε
+    follow by exchanging the two data sets, more coordinates by induction.
 
     Example:
       >>> training_event(
@@ -160,7 +174,11 @@ def training_event(
     """
     if compositions == 0:
         return dp_accounting.NoOpDpEvent()
-    event = dp_accounting.GaussianDpEvent(noise_multiplier)
+    event: dp_accounting.DpEvent
+    if noise == "laplace":
+        event = dp_accounting.LaplaceDpEvent(noise_multiplier)
+    else:
+        event = dp_accounting.GaussianDpEvent(noise_multiplier)
     if sampling_probability is not None:
         event = dp_accounting.PoissonSampledDpEvent(sampling_probability, event)
     return dp_accounting.SelfComposedDpEvent(event, compositions)

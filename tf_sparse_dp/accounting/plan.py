@@ -13,12 +13,15 @@ import dp_accounting
 
 from tf_sparse_dp.accounting.accountants import accountant_for
 from tf_sparse_dp.accounting.calibration import (
+    affordable_release_failure,
     calibrated_noise_multiplier,
     overflow_charge,
     overflow_error,
     spent_epsilon,
 )
 from tf_sparse_dp.accounting.events import (
+    NOISES,
+    Noise,
     Sampling,
     check_sampling,
     training_event,
@@ -40,23 +43,29 @@ class PrivacyPlan:
     with Gaussian noise of standard deviation z·C on a sum of contributions
     clipped to L2 norm C. ε = `epsilon`, δ = `delta`, z = `noise_multiplier`;
     C is the optimizer's clip norm. Give ε to have the plan solve for z, or z
-    for ε; after construction both are set.
+    for ε; after construction both are set. With `noise="laplace"` z·C is the
+    scale of Laplace noise, and C bounds the L1 norm of a contribution.
 
     **Guarantee**: D and D' differ by the presence of one unit
     (`PoissonSampling`: an example; `UserSampling`: a user with all of theirs),
     or by one unit's contribution being zeroed (`EpochSampling`); see
     `neighbouring_relation`. The larger has `num_units` of the sampling.
     Privacy is amplified by sampling only if the sampling draws every unit
-    independently. Batches that overflow are charged to δ. Every numerical
-    approximation errs upwards in ε, including the rounding of floats, and a
-    calibrated z is rounded up: the ε it costs never exceeds the one asked for.
+    independently. Batches that overflow are charged to δ, and so are releases
+    that fail because a size was fixed beforehand (`release_failure`). Every
+    numerical approximation errs upwards in ε, including the rounding of floats,
+    and a calibrated z is rounded up: the ε it costs never exceeds the one asked
+    for.
 
     Args:
       epsilon: The budget; above 0 and below 500. Kept as given if given.
       delta: In (0, 1), and well below 1/num_units: a mechanism that
-        publishes a random unit's data satisfies delta = 1/num_units.
+        publishes a random unit's data satisfies delta = 1/num_units. 0, pure
+        differential privacy, with Laplace noise and a sampling whose batches
+        never overflow.
       sampling: How batches are drawn, and how many.
       noise_multiplier: Ratio of the noise to the clip norm; at least 0.001.
+      noise: "gaussian", or "laplace" for mechanisms with Laplace noise.
 
     Raises:
       TypeError: An argument is of the wrong kind.
@@ -76,6 +85,16 @@ class PrivacyPlan:
       0.81
       >>> plan.epsilon_spent(plan.num_compositions) <= 3.0
       True
+      >>> from tf_sparse_dp.sampling import EpochSampling
+      >>> PrivacyPlan(
+      ...     epsilon=3.0,
+      ...     delta=0.0,
+      ...     sampling=EpochSampling(
+      ...         num_examples=100_000, batch_size=1_000, epochs=3
+      ...     ),
+      ...     noise="laplace",
+      ... ).noise_multiplier
+      1.0
 
     Reference: Koskela, Jälkö and Honkela (2020) and Doroshenko, Ghazi, Kamath,
     Kumar and Manurangsi, "Connect the Dots" (2022), for privacy loss
@@ -86,10 +105,17 @@ class PrivacyPlan:
     delta: float
     sampling: Sampling
     noise_multiplier: float = _SOLVED_FOR
+    noise: Noise = "gaussian"
 
     def __post_init__(self) -> None:
         check_sampling(self.sampling)
-        self._set("delta", _number("delta", self.delta, below=1.0))
+        if self.noise not in NOISES:
+            raise ValueError(
+                f"noise is {self.noise!r}, expected 'gaussian', or 'laplace' "
+                "for a mechanism with Laplace noise. Name the mechanism's "
+                "noise_family."
+            )
+        self._set("delta", _delta(self.delta, self.noise, self.sampling))
         if (self.epsilon is None) == (self.noise_multiplier is None):
             raise ValueError(
                 f"epsilon is {self.epsilon} and noise_multiplier is "
@@ -109,8 +135,13 @@ class PrivacyPlan:
             )
         if self.noise_multiplier is None:
             self._set("epsilon", _number("epsilon", self.epsilon, below=500.0))
+            self._decide_release_failure(self.epsilon)
             noise_multiplier = calibrated_noise_multiplier(
-                self.sampling, epsilon=self.epsilon, delta=self.delta
+                self.sampling,
+                epsilon=self.epsilon,
+                delta=self.delta,
+                noise=self.noise,
+                release_failure=self.release_failure,
             )
             self._set("noise_multiplier", noise_multiplier)
         else:
@@ -118,6 +149,9 @@ class PrivacyPlan:
                 "noise_multiplier", self.noise_multiplier, at_least=1e-3
             )
             self._set("noise_multiplier", noise_multiplier)
+            self._set("_release_failure", 0.0)
+            without = self._epsilon_after(self.num_compositions)
+            self._decide_release_failure(without)
             self._set("epsilon", self._epsilon_after(self.num_compositions))
             if math.isinf(self.epsilon):
                 raise overflow_error(self.sampling, self.delta)
@@ -125,12 +159,29 @@ class PrivacyPlan:
     def _set(self, name: str, value: float) -> None:
         object.__setattr__(self, name, value)
 
+    def _decide_release_failure(self, epsilon: float) -> None:
+        failure = affordable_release_failure(
+            self.sampling, epsilon=epsilon, delta=self.delta
+        )
+        self._set("_release_failure", failure)
+
+    @property
+    def release_failure(self) -> float:
+        """How likely a release may fail because a size was fixed beforehand.
+
+        2⁻¹⁰⁰, which is charged to delta as overflow is, or 0 where delta is 0
+        or has no room for it: then sizes must not be fixed, which XLA needs.
+        """
+        return self._release_failure  # type: ignore[attr-defined, no-any-return]
+
     def _epsilon_after(self, compositions: int) -> float:
         return spent_epsilon(
             self.sampling,
             noise_multiplier=self.noise_multiplier,
             delta=self.delta,
             compositions=compositions,
+            noise=self.noise,
+            release_failure=self.release_failure,
         )
 
     @property
@@ -145,23 +196,29 @@ class PrivacyPlan:
 
     @property
     def accountant(self) -> str:
-        """Whose number `epsilon` is: "PLD", or "RDP" where that is unsafe."""
+        """Whose number `epsilon` is: "PLD", or "RDP" where that is unsafe.
+
+        "pure" for delta = 0, where epsilon is a sum over all compositions.
+        """
         charge = overflow_charge(
             compositions=self.num_compositions,
             epsilon=self.epsilon,
-            overflow_probability=self.sampling.overflow_probability,
+            overflow_probability=self.sampling.overflow_probability
+            + self.release_failure,
         )
         return accountant_for(
             sampling_probability=self.sampling.sampling_probability,
             noise_multiplier=self.noise_multiplier,
             compositions=self.num_compositions,
             delta=self.delta - charge,
+            noise=self.noise,
         )
 
     def event(self, compositions: int | None = None) -> dp_accounting.DpEvent:
         """What the run, or its beginning, releases; for other accountants.
 
-        Overflow is not in it: no event before dp-accounting 0.6 can say so.
+        Overflow and failed releases are not in it: no event before
+        dp-accounting 0.6 can say so.
         """
         if compositions is None:
             compositions = self.num_compositions
@@ -169,6 +226,7 @@ class PrivacyPlan:
             sampling_probability=self.sampling.sampling_probability,
             noise_multiplier=self.noise_multiplier,
             compositions=_count(compositions),
+            noise=self.noise,
         )
 
     def epsilon_spent(self, compositions: int) -> float:
@@ -195,6 +253,7 @@ class PrivacyPlan:
             "epsilon": self.epsilon,
             "delta": self.delta,
             "noise_multiplier": self.noise_multiplier,
+            "noise": self.noise,
             "sampling": _described(self.sampling),
         }
 
@@ -232,6 +291,7 @@ class PrivacyPlan:
             delta=config["delta"],
             noise_multiplier=config["noise_multiplier"],
             sampling=sampling,
+            noise=config.get("noise", "gaussian"),
         )
         promised = _number("epsilon", config["epsilon"], at_least=0.0)
         if plan.epsilon <= promised:
@@ -253,6 +313,29 @@ def _described(sampling: Sampling) -> dict[str, Any]:
         "class_name": type(sampling).__name__,
         "config": sampling.get_config(),
     }
+
+
+def _delta(value: object, noise: Noise, sampling: Sampling) -> float:
+    if isinstance(value, bool) or value != 0:
+        return _number("delta", value, below=1.0)
+    if noise != "laplace":
+        raise ValueError(
+            f"delta is {value!r}, expected a number above 0 and below 1: "
+            f"{noise} noise is never private at delta = 0. Give a delta well "
+            "below one over the number of protected units, or for pure "
+            "differential privacy use noise='laplace' and a mechanism with "
+            "Laplace noise."
+        )
+    if sampling.overflow_probability > 0:
+        raise ValueError(
+            f"delta is {value!r}, but a draw of the sampling is cut with a "
+            f"probability of {sampling.overflow_probability:.3g}, which is "
+            "charged to delta. Expected a delta above 0, or batches that never "
+            "overflow: use EpochSampling, or raise max_batch_size (of users "
+            "max_users_per_batch) to the number of units, "
+            f"{sampling.num_units}."
+        )
+    return 0.0
 
 
 def _number(

@@ -6,7 +6,7 @@ import dataclasses
 import textwrap
 from typing import Any
 
-from tf_sparse_dp.accounting.calibration import round_up
+from tf_sparse_dp.accounting.calibration import overflow_charge, round_up
 from tf_sparse_dp.accounting.plan import PrivacyPlan
 
 _NEIGHBOURS = {
@@ -47,8 +47,12 @@ class PrivacyStatement:
       private: Whether a guarantee is claimed at all.
       reasons: Why not, if not.
       mechanism: What releases the gradients.
-      clip_norm: Bound on the L2 norm of one unit's contribution.
-      noise_multiplier: Standard deviation of the noise over `clip_norm`.
+      noise: "gaussian" or "laplace".
+      clip_norm: Bound on the L2 norm of one unit's contribution; for Laplace
+        noise, times the square root of the number of entries that one unit
+        can reach, on the L1 norm.
+      noise_multiplier: Standard deviation of Gaussian noise over the bound, or
+        scale of Laplace noise over the bound.
       epsilon: At the end of the plan, with what was spent before; None where
         nothing can be claimed.
       delta: Of both epsilons, with what was spent before.
@@ -64,7 +68,10 @@ class PrivacyStatement:
       composition_unit: "step" or "pass".
       compositions: Steps taken, or passes started.
       compositions_left: Of the plan.
-      accountant: "PLD" or "RDP".
+      accountant: "PLD", "RDP", or "pure" where delta is 0.
+      failure_charge: The part of delta that pays, at the end of the plan, for
+        releases that fail because a size was fixed beforehand. 0 if no size
+        is.
       seeded: Whether a fixed seed was used.
       assumptions: What must be true for the claim to hold.
       not_covered: What the claim does not speak of.
@@ -73,6 +80,7 @@ class PrivacyStatement:
     private: bool
     reasons: tuple[str, ...]
     mechanism: str
+    noise: str
     clip_norm: float
     noise_multiplier: float
     epsilon: float | None
@@ -87,6 +95,7 @@ class PrivacyStatement:
     compositions: int
     compositions_left: int | None
     accountant: str | None
+    failure_charge: float
     seeded: bool
     assumptions: tuple[str, ...]
     not_covered: tuple[str, ...]
@@ -123,14 +132,25 @@ class PrivacyStatement:
         lines += [
             "",
             f"Mechanism: {self.mechanism}; {self._contribution()} clipped to "
-            f"an L2 norm of {self.clip_norm:g}, noise multiplier "
-            f"{self.noise_multiplier:g}.",
+            f"{self._bound()}, noise multiplier {self.noise_multiplier:g}.",
         ]
         if self.sampling is not None:
             lines.append(f"Sampling: {self.sampling.rstrip('.')}.")
         lines.append(f"Progress: {self._progress()}.")
-        if self.accountant is not None:
+        if self.accountant == "pure":
+            lines.append(
+                "Accountant: none is needed, each "
+                f"{self.composition_unit}'s epsilon is added."
+            )
+        elif self.accountant is not None:
             lines.append(f"Accountant: {self.accountant}, of dp-accounting.")
+        if self.failure_charge > 0:
+            lines.append(
+                "Fixed sizes: the number of rows of a release is fixed "
+                "beforehand and too small with a probability of at most 2⁻¹⁰⁰, "
+                f"for which {round_up(self.failure_charge, 2):g} of delta is "
+                "set aside."
+            )
         for title, entries in (
             ("This holds if:", self.assumptions),
             ("Not covered:", self.not_covered),
@@ -160,6 +180,14 @@ class PrivacyStatement:
             f"{self.examples_per_unit} examples in a batch,"
         )
 
+    def _bound(self) -> str:
+        if self.noise == "gaussian":
+            return f"an L2 norm of {self.clip_norm:g}"
+        return (
+            f"an L1 norm of {self.clip_norm:g} times the square root of the "
+            f"number of entries that one {self.unit} can reach"
+        )
+
     def _guarantee(self) -> str:
         if self.epsilon is None or self.epsilon_spent is None:
             return "epsilon is unknown"
@@ -168,6 +196,7 @@ class PrivacyStatement:
             f"epsilon = {round_up(self.epsilon_spent, 4):g} so far, and "
             f"{round_up(self.epsilon, 4):g} at the end of the plan, at "
             f"delta = {self.delta!r}"
+            + (" (pure differential privacy)" if self.delta == 0 else "")
         )
 
     def _progress(self) -> str:
@@ -189,6 +218,8 @@ def privacy_statement(
     clip_norm: float,
     noise_multiplier: float,
     compositions: int,
+    noise: str = "gaussian",
+    fixed_sizes: bool = False,
     examples_per_unit: int = 1,
     seeded: bool = False,
     extra_assumptions: tuple[str, ...] = (),
@@ -200,9 +231,12 @@ def privacy_statement(
       plan: None if the optimizer was given a bare noise multiplier.
       mechanism: A few words for the mechanism, such as "Gaussian noise on every
         weight".
-      clip_norm: Bound on the L2 norm of one unit's contribution.
+      clip_norm: Bound on the norm of one unit's contribution.
       noise_multiplier: The one that was used.
       compositions: Steps taken, or passes started.
+      noise: The mechanism's: "gaussian" or "laplace".
+      fixed_sizes: Whether the mechanism fixes sizes beforehand where the plan
+        lets it, and so may fail.
       examples_per_unit: How many consecutive examples were clipped as one. A
         guarantee is claimed only if that is what the plan's sampling gives.
       seeded: Whether the noise or the batches came from a fixed seed.
@@ -236,6 +270,11 @@ def privacy_statement(
             f"The noise multiplier used, {noise_multiplier:g}, is below the "
             f"plan's, {plan.noise_multiplier:g}."
         )
+    if plan is not None and noise != plan.noise:
+        reasons.append(
+            f"The mechanism has {noise} noise, but the plan accounts for "
+            f"{plan.noise} noise."
+        )
     if plan is not None and (
         examples_per_unit != plan.sampling.examples_per_unit
     ):
@@ -256,7 +295,13 @@ def privacy_statement(
         unit = "example" if examples_per_unit == 1 else "unit"
     if plan is None or not accounted:
         epsilon = epsilon_spent = None
+        failure_charge = 0.0
     else:
+        failure_charge = overflow_charge(
+            compositions=plan.num_compositions,
+            epsilon=plan.epsilon,
+            overflow_probability=plan.release_failure if fixed_sizes else 0.0,
+        )
         epsilon = spent_before[0] + plan.epsilon
         epsilon_spent = spent_before[0] + plan.epsilon_spent(compositions)
     if plan is not None and compositions > plan.num_compositions:
@@ -271,6 +316,7 @@ def privacy_statement(
         private=not reasons,
         reasons=tuple(reasons),
         mechanism=mechanism,
+        noise=noise,
         clip_norm=clip_norm,
         noise_multiplier=noise_multiplier,
         epsilon=epsilon,
@@ -285,6 +331,7 @@ def privacy_statement(
         compositions=compositions,
         compositions_left=left,
         accountant=plan.accountant if plan and accounted else None,
+        failure_charge=failure_charge,
         seeded=seeded,
         assumptions=(
             (*_assumptions(plan, unit), *extra_assumptions)

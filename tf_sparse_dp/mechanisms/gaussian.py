@@ -35,6 +35,10 @@ class Gaussian(Mechanism):
     Privacy", appendix A.
     """
 
+    @property
+    def fixed_sizes(self) -> bool:
+        return False
+
     def release(
         self, sums: Sequence[Sum], key: tf.Tensor, facts: PublicFacts
     ) -> list[Sum]:

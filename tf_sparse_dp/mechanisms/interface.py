@@ -96,6 +96,14 @@ class Mechanism(abc.ABC):
         """What has to be true of the fields, in sentences for the statement."""
         return ()
 
+    @property
+    def fixed_sizes(self) -> bool:
+        """Whether sizes are fixed beforehand where that may fail.
+
+        How likely, `PublicFacts.failure_probability` bounds.
+        """
+        return True
+
     def clipped(
         self,
         terms: Sequence[Factor],

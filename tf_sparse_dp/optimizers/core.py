@@ -90,6 +90,7 @@ class PrivateStep:
         self.plan = plan
         self.clip_norm = float(clip_norm)
         self.mechanism = _mechanism(mechanism)
+        _check_noise(plan, self.mechanism)
         self.examples_per_unit = _unit_size(examples_per_unit, plan)
         self.loss_reduction = loss_reduction
         self.keys = KeyStream(seed)
@@ -169,7 +170,9 @@ class PrivateStep:
             clip_norm=self.clip_norm,
             noise_multiplier=self.noise_multiplier,
             expected_batch_size=self.expected_batch_size,
-            failure_probability=RELEASE_FAILURE,
+            failure_probability=RELEASE_FAILURE
+            if self.plan is None
+            else self.plan.release_failure,
         )
 
     def protect(self, variables: Callable[[], Iterable[Any]]) -> None:
@@ -346,6 +349,18 @@ def _mechanism(mechanism: Mechanism | str) -> Mechanism:
     raise ValueError(
         f"mechanism={mechanism!r} was given; expected 'auto' or a mechanism "
         "such as tf_sparse_dp.Gaussian()."
+    )
+
+
+def _check_noise(plan: PrivacyPlan | None, mechanism: Mechanism) -> None:
+    """The plan's noise multiplier must be that of the mechanism's noise."""
+    if plan is None or plan.noise == mechanism.noise_family:
+        return
+    raise ValueError(
+        f"The plan accounts for {plan.noise} noise, but {mechanism!r} has "
+        f"{mechanism.noise_family} noise. Expected the same of both: make the "
+        f"plan with noise={mechanism.noise_family!r}, or choose a mechanism "
+        f"with {plan.noise} noise."
     )
 
 

@@ -242,6 +242,8 @@ class PrivateWrapper:
             clip_norm=step.clip_norm,
             noise_multiplier=step.noise_multiplier,
             compositions=self._spending.count(),
+            noise=step.mechanism.noise_family,
+            fixed_sizes=step.mechanism.fixed_sizes,
             examples_per_unit=step.examples_per_unit,
             seeded=step.keys.seeded,
             extra_assumptions=(
