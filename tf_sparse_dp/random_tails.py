@@ -82,6 +82,11 @@ def laplace(shape: Sequence[Size], key: tf.Tensor) -> tf.Tensor:
     return tf.where(_coin(side), size, -size)
 
 
+def signs(shape: Sequence[Size], key: tf.Tensor) -> tf.Tensor:
+    """1.0 or -1.0, as often either."""
+    return tf.where(_coin(_words(1, shape, key)[0]), 1.0, -1.0)
+
+
 def cut_exponential(
     shape: Sequence[Size], key: tf.Tensor, high: Number
 ) -> tf.Tensor:
@@ -122,7 +127,16 @@ def chi_excess(
 
     Returns:
       Non-negative float32 numbers.
+
+    Raises:
+      ValueError: If no norm can lie between.
     """
+    fixed = not (tf.is_tensor(low) or tf.is_tensor(high))
+    if fixed and not 0 <= low < high:
+        raise ValueError(
+            f"No norm is above {low} and at most {high}: expected "
+            "0 <= low < high."
+        )
     touching = _touching_point(width, low, high)
     slope = touching - (width - 1) / touching  # Downwards.
     ahead, touching, slope, length = (
@@ -153,9 +167,8 @@ def _touching_point(width: int, low: Number, high: Number) -> Number:
     for _ in range(8):
         value = point * (point * (point - low) - width) + low * (width - 1)
         point -= value / (point * (3 * point - 2 * low) - width)
-    if isinstance(point, float) and isinstance(high, float):
-        return min(point, high)
-    return tf.minimum(point, high)
+    tensors = tf.is_tensor(point) or tf.is_tensor(high)
+    return tf.minimum(point, high) if tensors else min(point, high)
 
 
 def _until_accepted(
@@ -193,7 +206,7 @@ def _along_slope(
     Up to numbers that lie outside, to be drawn anew. A negative slope is a
     positive one seen from the other end.
     """
-    steepness = tf.maximum(tf.abs(slope), 1e-30)
+    steepness = tf.maximum(tf.abs(slope), 1e-12)  # Level: as good as.
     fall = steepness * length
     # Over less than a fall of 1 too many would lie outside, unless a uniform
     # number is put through the inverse distribution function.

@@ -70,8 +70,8 @@ class GaussianNorms:
     def _excess(self, threshold: ArrayLike) -> tuple[Floats, Floats]:
         """For stddev 1: parts of the moments above t, put together.
 
-        Far out the parts cancel, but slowly: at survival 1e-30 all but three
-        digits of the first moment and five of the second are left.
+        Far out the parts cancel, but slowly: at survival 1e-30 and width 1024,
+        ten digits of the first moment are left, and seven of the second.
         """
         a = self.width / 2
         y = self._half_square(threshold)

@@ -27,6 +27,7 @@ from tf_sparse_dp.random_tails import (
     cut_exponential,
     exponential,
     normal,
+    signs,
 )
 
 # What the parts of a key are for.
@@ -74,8 +75,19 @@ class Exceedances(NamedTuple):
 
 
 def touched_rows(total: tf.IndexedSlices) -> Rows:
-    """Sums up what occurs more than once, and drops ids of no row."""
-    rows, *_ = tf.get_static_value(total.dense_shape).tolist()
+    """Sums up what occurs more than once, and drops ids of no row.
+
+    Raises:
+      ValueError: If the number of rows is not known when the graph is built.
+    """
+    shape = tf.get_static_value(total.dense_shape)
+    if shape is None:
+        raise ValueError(
+            "A table's sum has a dense shape that is known only when it runs: "
+            f"{total}. Expected a constant: make the tf.IndexedSlices with "
+            "dense_shape=variable.shape."
+        )
+    rows = int(shape[0])
     ids = tf.cast(total.indices, tf.int64)
     known = (ids >= 0) & (ids < rows)
     count = tf.shape(ids)[0]
@@ -150,7 +162,8 @@ def untouched_hits(
         exact, and not for XLA.
 
     Returns:
-      Hits, in as many places as `hit_capacity` says, or as there are.
+      Hits, in as many places as `hit_capacity` says. If nothing may fail, in
+      as many as there are hits.
     """
     if failure_probability == 0:
         ids = _hits_to_the_end(rows, probability, key)
@@ -158,6 +171,9 @@ def untouched_hits(
         capacity = hit_capacity(rows, probability, failure_probability)
         ids = _next_hits(rows, probability, key, capacity) - 1
     live = (ids < rows) & ~_is_among(touched_ids, ids, rows)
+    if failure_probability == 0:
+        ids = tf.boolean_mask(ids, live)
+        return Hits(ids, tf.ones_like(ids, tf.bool))
     return Hits(tf.minimum(ids, rows - 1), live)
 
 
@@ -215,7 +231,8 @@ def exceedances_between(
       norms: Law of the norm of a row's noise.
       rows: Number of rows of the table.
       low: The new threshold, at least 0. May be a tensor.
-      high: The old threshold, not below `low`. May be a tensor.
+      high: The old threshold. May be a tensor. Nothing lies between unless it
+        is above `low`, nor if either is not a number.
       excluded_ids: int64, in any order; ids of no row are ignored. Rows that
         were touched, and live rows that were found above `high`. (Give places
         that are not live the id `rows`: their ids are those of other rows.)
@@ -237,9 +254,10 @@ def directions(key: tf.Tensor, count: Size, width: int) -> tf.Tensor:
 
     The key may be the one that exceedances were drawn with.
     """
-    vectors = normal([count, width], fold_in(key, _DIRECTIONS))
+    key = fold_in(key, _DIRECTIONS)
     if width == 1:
-        return tf.where(vectors >= 0, 1.0, -1.0)
+        return signs([count, 1], key)
+    vectors = normal([count, width], key)
     norms = tf.norm(vectors, axis=1, keepdims=True)
     return vectors / tf.maximum(norms, 1e-30)
 
