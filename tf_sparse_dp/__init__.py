@@ -19,6 +19,8 @@ from tf_sparse_dp.mechanisms import (
     FrequencySelection,
     Gaussian,
     PartitionSelection,
+    Projection,
+    Threshold,
 )
 from tf_sparse_dp.optimizers import DPSparseOptimizer
 from tf_sparse_dp.sampling import (
@@ -46,8 +48,10 @@ __all__ = [
     "PrivacyStateError",
     "PrivacyStatement",
     "PrivacyWarning",
+    "Projection",
     "RandomAccess",
     "SeparabilityReport",
+    "Threshold",
     "UserSampling",
     "__version__",
     "check_separable",

@@ -59,6 +59,30 @@ def distance_with_counts(
     )
 
 
+def laplace_delta(epsilon: float, noise_multiplier: float) -> float:
+    """Delta of Laplace noise at sensitivity 1, from its two densities."""
+    return max(0.0, -math.expm1((epsilon - 1 / noise_multiplier) / 2))
+
+
+def l1_distance(sums: Sequence[np.ndarray], facts: PublicFacts) -> float:
+    """The same where the sensitivity is that of Laplace noise."""
+    return sum(np.abs(total).sum() for total in sums) / _l1_sensitivity(facts)
+
+
+def laplace_noise(facts: PublicFacts) -> Any:
+    scale = facts.noise_multiplier * _l1_sensitivity(facts)
+    return stats.laplace(scale=scale)
+
+
+def _l1_sensitivity(facts: PublicFacts) -> float:
+    """The largest L1 norm of one unit of norm clip_norm: all entries equal."""
+    reached = sum(
+        math.prod((v.lookups, *v.shape[1:]) if v.sparse else v.shape)
+        for v in facts.variables
+    )
+    return facts.clip_norm * math.sqrt(reached)
+
+
 def gaussian_noise(facts: PublicFacts) -> Any:
     """The distribution of the noise on one entry of a dense variable."""
     return stats.norm(scale=facts.stddev)
@@ -105,6 +129,21 @@ MECHANISMS = [
         mechanisms.PartitionSelection(selection_share=0.3),
         distance=distance_with_counts,
         noise=lambda facts: stats.norm(scale=facts.stddev / math.sqrt(0.7)),
+    ),
+    Case("threshold", mechanisms.Threshold()),
+    Case("threshold-sure", mechanisms.Threshold(choice="sure")),
+    Case("projection", mechanisms.Projection()),
+    Case(
+        "projection-coordinates",
+        mechanisms.Projection(geometry="coordinates", tables="each"),
+    ),
+    Case(
+        "projection-laplace",
+        mechanisms.Projection(geometry="coordinates", noise="laplace"),
+        distance=l1_distance,
+        norm=l1_distance,
+        delta=laplace_delta,
+        noise=laplace_noise,
     ),
 ]
 

@@ -50,6 +50,9 @@ def test_every_mechanism_is_here() -> None:
 @pytest.mark.parametrize("size", [0.01, 1.0])  # Below and above the clip norm.
 def test_without_noise_it_is_the_clipped_sum(case: Case, size: float) -> None:
     batch = Batch.random(8, size=size)
+    if size == 1.0:
+        # L1 norms are bounds from above where a unit looks up a row twice.
+        batch.ids[:] = (batch.ids[:, :1] + np.arange(3)) % 50
     facts = batch.facts(noise_multiplier=0.0)
     for found, expected in zip(
         released(case, batch, noise_multiplier=0.0),

@@ -4,5 +4,14 @@ from tf_sparse_dp.mechanisms.frequency_selection import FrequencySelection
 from tf_sparse_dp.mechanisms.gaussian import Gaussian
 from tf_sparse_dp.mechanisms.interface import Mechanism
 from tf_sparse_dp.mechanisms.partition_selection import PartitionSelection
+from tf_sparse_dp.mechanisms.projection import Projection
+from tf_sparse_dp.mechanisms.threshold import Threshold
 
-__all__ = ["FrequencySelection", "Gaussian", "Mechanism", "PartitionSelection"]
+__all__ = [
+    "FrequencySelection",
+    "Gaussian",
+    "Mechanism",
+    "PartitionSelection",
+    "Projection",
+    "Threshold",
+]
