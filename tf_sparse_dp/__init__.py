@@ -16,6 +16,7 @@ from tf_sparse_dp.gradients.per_example import (
     per_example_gradients,
 )
 from tf_sparse_dp.mechanisms import (
+    CompressedSensing,
     FrequencySelection,
     Gaussian,
     PartitionSelection,
@@ -34,6 +35,7 @@ from tf_sparse_dp.version import __version__
 
 __all__ = [
     "BudgetExhausted",
+    "CompressedSensing",
     "DPSparseOptimizer",
     "EpochSampling",
     "Explanation",

@@ -145,6 +145,14 @@ MECHANISMS = [
         delta=laplace_delta,
         noise=laplace_noise,
     ),
+    Case(
+        "compressed sensing",
+        # Which recovers noise too, so that weights always move.
+        mechanisms.CompressedSensing(
+            measurements=20, solver="basis_pursuit", iterations=50
+        ),
+        sparse=False,
+    ),
 ]
 
 

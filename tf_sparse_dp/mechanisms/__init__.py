@@ -1,5 +1,6 @@
 """From clipped sums to private sums."""
 
+from tf_sparse_dp.mechanisms.compressed_sensing import CompressedSensing
 from tf_sparse_dp.mechanisms.frequency_selection import FrequencySelection
 from tf_sparse_dp.mechanisms.gaussian import Gaussian
 from tf_sparse_dp.mechanisms.interface import Mechanism
@@ -8,6 +9,7 @@ from tf_sparse_dp.mechanisms.projection import Projection
 from tf_sparse_dp.mechanisms.threshold import Threshold
 
 __all__ = [
+    "CompressedSensing",
     "FrequencySelection",
     "Gaussian",
     "Mechanism",

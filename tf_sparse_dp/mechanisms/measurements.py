@@ -315,9 +315,7 @@ class GaussianColumns(Measurement):
         size = min(self.rows, self._columns_at_once)
         square = tf.zeros([self.count, self.count])
         for_all = tf.range(-(-self.rows // size) * size, dtype=tf.int64)
-        factor = tf.linalg.cholesky(
-            _accumulated(add, for_all, size, square)
-        )
+        factor = tf.linalg.cholesky(_accumulated(add, for_all, size, square))
         return lambda sketch: tf.cast(
             tf.linalg.cholesky_solve(factor, tf.cast(sketch, tf.float32)),
             sketch.dtype,
@@ -450,7 +448,7 @@ def _in_chunks(
     units = tf.shape(ids)[0]
     missing = -units % size
     values = tf.pad(values, [[0, missing], [0, 0], [0, 0]])
-    ids = tf.pad(ids, [[0, missing]] + [[0, 0]])
+    ids = tf.pad(ids, [[0, missing], [0, 0]])
     left, right = tf.map_fn(
         lambda chunk: function(*chunk),
         (

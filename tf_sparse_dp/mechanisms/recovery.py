@@ -77,6 +77,8 @@ def message_passing(
     count = measurement.count
     tails = np.geomspace(0.3, min(0.2, 0.5 / rows), _CHOICES)
     multiples = np.sqrt(2 * special.gammainccinv(width / 2, tails))
+    multiples = multiples.astype(np.float32)
+    is_last = np.arange(_CHOICES) == _CHOICES - 1
 
     def step(
         done: tf.Tensor,
@@ -89,17 +91,15 @@ def message_passing(
         noise = tf.norm(residual) / np.sqrt(count * width)
         noisy = table + measurement.adjoint(residual)[:rows]
         norms = tf.norm(noisy, axis=1)
-        risks = []
-        for place, multiple in enumerate(multiples):
-            risk, freedom = _estimated_risk(
-                norms, noise, noise * np.float32(multiple), width
-            )
-            if place < _CHOICES - 1:
-                allowed = freedom <= _MOST_ESTIMATED * count * width
-                risk = tf.where(allowed, risk, np.inf)
-            risks.append(risk)
-        chosen = tf.argmin(tf.stack(risks))
-        threshold = noise * tf.gather(tf.cast(multiples, tf.float32), chosen)
+        thresholds = noise * multiples
+        risks, freedoms = tf.map_fn(
+            lambda threshold: _estimated_risk(norms, noise, threshold, width),
+            thresholds,
+            fn_output_signature=(tf.float32, tf.float32),
+        )
+        allowed = (freedoms <= _MOST_ESTIMATED * count * width) | is_last
+        chosen = tf.argmin(tf.where(allowed, risks, np.inf))
+        threshold = tf.gather(thresholds, chosen)
         shrunk = soft_threshold(noisy, threshold, norms)
         jacobian = _summed_jacobian(noisy, threshold, norms)
         residual = (
@@ -160,9 +160,7 @@ def lasso(
         np.sqrt(2 * special.gammainccinv(width / 2, tail))
     )
     step_size = np.float32(1 / measurement.squared_norm)
-    first = tf.reduce_max(
-        tf.norm(measurement.adjoint(sketch)[:rows], axis=1)
-    )
+    first = tf.reduce_max(tf.norm(measurement.adjoint(sketch)[:rows], axis=1))
 
     def step(
         done: tf.Tensor, table: tf.Tensor, ahead: tf.Tensor, pace: tf.Tensor
@@ -170,9 +168,7 @@ def lasso(
         part = tf.cast(done, tf.float32) / (iterations / 2)
         weight = tf.maximum(
             last,
-            tf.exp(
-                (1 - part) * tf.math.log(first) + part * tf.math.log(last)
-            ),
+            tf.exp((1 - part) * tf.math.log(first) + part * tf.math.log(last)),
         )
         residual = sketch - measurement.measure(_filled(ahead, measurement))
         moved = ahead + step_size * measurement.adjoint(residual)[:rows]
