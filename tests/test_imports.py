@@ -2,7 +2,8 @@
 
 errors, random_keys <- random_tails
   <- sampling, gradients, accounting <- mechanisms
-  <- optimizers, layers, convex <- distribute, integrations, callbacks, cli
+  <- optimizers, layers, convex, mean_estimation
+  <- distribute, integrations, callbacks, cli
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ RANKS = (
     ("random_tails",),
     ("sampling", "gradients", "accounting", "theory"),
     ("mechanisms",),
-    ("optimizers", "layers", "convex"),
+    ("optimizers", "layers", "convex", "mean_estimation"),
     ("traced_step", "numerical"),
     ("probe",),
     (

@@ -121,6 +121,15 @@ class Case:
 MECHANISMS = [
     Case("gaussian", mechanisms.Gaussian(), sparse=False),
     Case(
+        "laplace",
+        mechanisms.Laplace(),
+        sparse=False,
+        distance=l1_distance,
+        norm=l1_distance,
+        delta=laplace_delta,
+        noise=laplace_noise,
+    ),
+    Case(
         "frequency selection",
         mechanisms.FrequencySelection(rows={"embedding": [0]}),
     ),

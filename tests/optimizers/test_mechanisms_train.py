@@ -38,7 +38,12 @@ def model(case: Case, **options: Any) -> Any:
         keras.layers.Dense(1),
     ]
     result = keras.Sequential(layers)
-    plan = tsdp.PrivacyPlan(noise_multiplier=1.0, delta=1e-3, sampling=SAMPLING)
+    plan = tsdp.PrivacyPlan(
+        noise_multiplier=1.0,
+        delta=1e-3,
+        sampling=SAMPLING,
+        noise=case.mechanism.noise_family,
+    )
     optimizer = tsdp.DPSparseOptimizer(
         keras.optimizers.Adam(0.1), plan, mechanism=case.mechanism
     )

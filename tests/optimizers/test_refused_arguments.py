@@ -51,6 +51,36 @@ def test_a_plan_and_what_it_fixes(name: str) -> None:
         made(plan=PLAN, **{name: NO_PLAN[name]})
 
 
+@pytest.mark.parametrize(
+    ("noise", "mechanism"),
+    [("laplace", tsdp.Gaussian()), ("gaussian", tsdp.Laplace())],
+)
+def test_noise_that_the_plan_does_not_account_for(
+    noise: str, mechanism: Any
+) -> None:
+    plan = tsdp.PrivacyPlan(
+        noise_multiplier=1.0, delta=1e-5, sampling=SAMPLING, noise=noise
+    )
+    with pytest.raises(ValueError) as caught:
+        made(plan=plan, mechanism=mechanism)
+    family = mechanism.noise_family
+    assert f"The plan accounts for {noise} noise" in str(caught.value)
+    assert f"make the plan with noise='{family}'" in str(caught.value)
+
+
+def test_pure_plans_forbid_fixed_sizes() -> None:
+    plan = tsdp.PrivacyPlan(
+        epsilon=2.0, delta=0.0, sampling=SAMPLING, noise="laplace"
+    )
+    for given, failure in [
+        ({"plan": plan, "mechanism": tsdp.Laplace()}, 0.0),
+        ({"plan": PLAN}, 2.0**-100),
+        (NO_PLAN, 2.0**-100),
+    ]:
+        facts = made(**given).private_step.public_facts([], [])
+        assert facts.failure_probability == failure
+
+
 @pytest.mark.parametrize("given", [(), *((name,) for name in NO_PLAN)])
 def test_neither_a_plan_nor_all_that_replaces_it(given: tuple[str]) -> None:
     with pytest.raises(ValueError) as caught:

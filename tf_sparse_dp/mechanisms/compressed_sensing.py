@@ -138,6 +138,10 @@ class CompressedSensing(Mechanism):
         for name in ("measurements", "iterations"):
             _check_count(name, getattr(self, name))
 
+    @property
+    def fixed_sizes(self) -> bool:
+        return False
+
     def clipped(
         self,
         terms: Sequence[Factor],

@@ -236,6 +236,10 @@ class FrequencySelection(Mechanism):
                 )
 
     @property
+    def fixed_sizes(self) -> bool:
+        return False
+
+    @property
     def spent_before(self) -> tuple[float, float]:
         return self.spent_epsilon, self.spent_delta
 
