@@ -44,7 +44,14 @@ INNER = {
     "adam": lambda: keras.optimizers.Adam(0.01),
 }
 ORDINARY = "ordinary step"
-NOISE = {"clipped, no noise": 0.0, "Gaussian noise": 1.0}
+# Noise multiplier and mechanism; `clipping` has no noise.
+PRIVATE = {
+    "clipping": (0.0, tsdp.Gaussian()),
+    "gaussian": (1.0, tsdp.Gaussian()),
+    "projection": (1.0, tsdp.Projection()),
+    "threshold": (1.0, tsdp.Threshold()),
+    "selection": (1.0, tsdp.PartitionSelection()),
+}
 
 
 def arguments() -> argparse.Namespace:
@@ -72,7 +79,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=20, help="in a turn")
     parser.add_argument("--pairs", type=int, default=15, help="turns")
     parser.add_argument(
-        "--no-noise", action="store_true", help="leave out the noisy variant"
+        "--variants",
+        nargs="+",
+        choices=list(PRIVATE),
+        default=list(PRIVATE),
+        help="what is measured beside the ordinary step",
     )
     parser.add_argument(
         "--no-memory", action="store_true", help="leave out peak memory"
@@ -147,11 +158,13 @@ def compiled(options: argparse.Namespace, variant: str) -> keras.Model:
     """
     keras.utils.set_random_seed(0)
     optimizer = INNER[options.optimizer]()
-    if variant in NOISE:
+    if variant in PRIVATE:
+        noise_multiplier, mechanism = PRIVATE[variant]
         optimizer = tsdp.DPSparseOptimizer(
             optimizer,
             clip_norm=1.0,
-            noise_multiplier=NOISE[variant],
+            mechanism=mechanism,
+            noise_multiplier=noise_multiplier,
             expected_batch_size=options.batch_size,
         )
     model = MODELS[options.model](options)
@@ -258,9 +271,7 @@ def measure_memory(options: argparse.Namespace, variants: list[str]) -> None:
 def main() -> None:
     """Prints what was measured."""
     options = arguments()
-    variants = [ORDINARY, *NOISE]
-    if options.no_noise:
-        variants.remove("Gaussian noise")
+    variants = [ORDINARY, *options.variants]
     if options.model == "dlrm":
         size = (
             f"{options.tables} tables of {options.rows:,} x "

@@ -379,3 +379,39 @@ def test_recommenders() -> None:
     assert refusal.layer == "task"
     assert "in-batch" in refusal.remedy
     assert len(refusal.variables) == 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "mechanism", "words"),
+    [
+        (100, "auto", ["Gaussian noise on every entry", "noise on all rows"]),
+        (
+            500_000,
+            "auto",
+            ["projected by rows", "times", "Gaussian()"],
+        ),
+        (500_000, tsdp.Gaussian(), ["Gaussian noise on every entry"]),
+    ],
+)
+def test_the_mechanism_and_why(
+    rows: int, mechanism: Any, words: list[str]
+) -> None:
+    model = keras.Sequential(
+        [
+            keras.Input((), dtype="int32"),
+            layers.Embedding(rows, 8),
+            layers.Dense(1),
+        ]
+    )
+    optimizer = tsdp.DPSparseOptimizer(
+        keras.optimizers.SGD(0.1),
+        noise_multiplier=1.0,
+        expected_batch_size=100,
+        mechanism=mechanism,
+    )
+    model.compile(optimizer=optimizer, loss="mse")
+    explanation = tsdp.explain(model, (np.arange(4), np.zeros((4, 1))))
+    assert all(word in explanation.mechanism for word in words)
+    assert explanation.mechanism.split(":")[0] in str(explanation).replace(
+        "\n", " "
+    )

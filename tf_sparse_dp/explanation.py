@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tf_sparse_dp.errors import NotSeparableError
+from tf_sparse_dp.gradients.clipping import terms_of_units
 from tf_sparse_dp.gradients.explain import (
     Explanation,
     Refusal,
@@ -17,7 +18,8 @@ from tf_sparse_dp.gradients.memory import ExampleWrite, Memory, weights_of
 from tf_sparse_dp.gradients.paths import Layers, path, stages
 from tf_sparse_dp.gradients.rules.declared import declared_among
 from tf_sparse_dp.gradients.separation import Gradient, Separation
-from tf_sparse_dp.optimizers.core import reductions
+from tf_sparse_dp.mechanisms.automatic import Automatic
+from tf_sparse_dp.optimizers.core import PrivateStep, reductions
 from tf_sparse_dp.optimizers.wrapper import FLOAT16_REFUSAL, PrivateWrapper
 from tf_sparse_dp.traced_step import batch_spec, trace
 
@@ -137,6 +139,12 @@ class _Reader:
             )
             if not isinstance(optimizer, PrivateWrapper):
                 options["notes"] = _notes(separation)
+            elif not refusals:
+                step = optimizer.private_step
+                try:
+                    options["mechanism"] = _mechanism(step, separation)
+                except ValueError as refused:
+                    refusals.append(Refusal(reason=str(refused)))
         self.found.append(
             Explanation(
                 variables=tuple(entries), refusals=tuple(refusals), **options
@@ -206,6 +214,22 @@ class _Reader:
             except NotSeparableError as error:
                 refusals.append(_whole_step(error))
         return refusals
+
+
+def _mechanism(step: PrivateStep, separation: Separation) -> str:
+    """The mechanism that would release these gradients, and why.
+
+    Raises:
+      ValueError: If it would refuse them.
+    """
+    terms, names = separation.terms()
+    units, _ = terms_of_units(terms, None, step.examples_per_unit)
+    facts = step.public_facts(units, names)
+    mechanism = step.mechanism.resolved(facts)
+    mechanism.check(facts)
+    if not isinstance(step.mechanism, Automatic):
+        return f"{mechanism.description}."
+    return f"{mechanism.description}: {step.mechanism.choice(facts).reason}."
 
 
 def _notes(separation: Separation) -> tuple[str, ...]:

@@ -120,6 +120,7 @@ class Case:
 
 MECHANISMS = [
     Case("gaussian", mechanisms.Gaussian(), sparse=False),
+    Case("automatic", mechanisms.Automatic()),
     Case(
         "laplace",
         mechanisms.Laplace(),

@@ -144,6 +144,8 @@ class Explanation:
       refusals: What the step would be refused for, each once.
       declared_rules: Types of operations in the step that have a rule of the
         user's, see `tf_sparse_dp.rules`.
+      mechanism: What would release the gradients, and why; empty if the
+        optimizer is not private or the step would be refused.
       notes: What else `DPSparseOptimizer` needs to be told.
     """
 
@@ -153,6 +155,7 @@ class Explanation:
     variables: tuple[VariableExplanation, ...]
     refusals: tuple[Refusal, ...]
     declared_rules: tuple[str, ...] = ()
+    mechanism: str = ""
     notes: tuple[str, ...] = ()
 
     @property
@@ -214,6 +217,8 @@ class Explanation:
                 "This rests on rules that were declared for: "
                 f"{', '.join(self.declared_rules)}."
             )
+        if self.mechanism:
+            sentences.append(f"Mechanism: {self.mechanism}")
         sentences += [f"Note: {note}" for note in self.notes]
         return [textwrap.fill(sentence, _WIDTH) for sentence in sentences]
 

@@ -99,6 +99,7 @@ class Memory:
     """
 
     def __init__(self, analysis: Analysis):
+        self.graph = analysis.graph
         self._analysis = analysis
         self._views: list[Analysis | Around] = [analysis]
 

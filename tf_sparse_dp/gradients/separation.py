@@ -98,6 +98,7 @@ class Separation:
         self.analysis = Analysis(_targets(self.gradients))
         self.batch_size = self.analysis.batch_size
         self.inputs = self.analysis.inputs()
+        self.names = list(names)
         self.parts: list[Separated | None] = []
         self.refusals: dict[int, NotSeparableError] = {}
         for place, (gradient, name, shape) in enumerate(
@@ -131,6 +132,15 @@ class Separation:
         checks.append(self.batch_size <= self.analysis.sizes.most_rows)
         checks += [check() for check in self.analysis.requirements]
         return tf.reduce_all(tf.stack(checks))
+
+    def terms(self) -> tuple[list[Factor], list[str]]:
+        """Terms of the gradients that examples influence, and their names."""
+        found = [
+            (part.terms, name)
+            for part, name in zip(self.parts, self.names, strict=True)
+            if part is not None and part.terms is not None
+        ]
+        return [terms for terms, _ in found], [name for _, name in found]
 
     def _separate(
         self,

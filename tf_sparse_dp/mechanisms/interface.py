@@ -148,6 +148,10 @@ class Mechanism(abc.ABC):
         """What one release costs whoever is in the batch."""
         return dp_accounting.GaussianDpEvent(noise_multiplier)
 
+    def resolved(self, facts: PublicFacts) -> Mechanism:
+        """The mechanism that releases, given what is public."""
+        return self
+
     def check(self, facts: PublicFacts) -> None:  # noqa: B027
         """Refuses facts that this mechanism is not made for.
 

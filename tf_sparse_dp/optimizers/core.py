@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from tf_sparse_dp.gradients.loss_scale import LossScale
 from tf_sparse_dp.gradients.memory import Memory
 from tf_sparse_dp.gradients.rules.declared import declared_among
 from tf_sparse_dp.gradients.separation import Gradient, Separation
-from tf_sparse_dp.mechanisms.gaussian import Gaussian
+from tf_sparse_dp.mechanisms.automatic import Automatic
 from tf_sparse_dp.mechanisms.interface import (
     Mechanism,
     PublicFacts,
@@ -89,12 +88,11 @@ class PrivateStep:
             self.expected_batch_size = sampling.expected_batch_size
         self.plan = plan
         self.clip_norm = float(clip_norm)
-        self.mechanism = _mechanism(mechanism)
+        self.mechanism = self.resolved = _mechanism(mechanism)
         _check_noise(plan, self.mechanism)
         self.examples_per_unit = _unit_size(examples_per_unit, plan)
         self.loss_reduction = loss_reduction
         self.keys = KeyStream(seed)
-        self._traced: weakref.WeakSet[tf.Graph] = weakref.WeakSet()
         self._memories: list[Memory] = []
         self._own_variables: Callable[[], Iterable[Any]] = tuple
         self.declared_rules: set[str] = set()  # What the guarantee rests on.
@@ -120,14 +118,7 @@ class PrivateStep:
             declared_among(separation.analysis.operations)
         )
         parts = separation.parts
-        terms = [
-            p.terms for p in parts if p is not None and p.terms is not None
-        ]
-        trained = [
-            name
-            for name, p in zip(names, parts, strict=True)
-            if p is not None and p.terms is not None
-        ]
+        terms, trained = separation.terms()
         if not terms:
             raise NotSeparableError(
                 "No example influences any gradient, so there is nothing to "
@@ -135,9 +126,10 @@ class PrivateStep:
             )
         terms, valid = terms_of_units(terms, valid, self.examples_per_unit)
         facts = self.public_facts(terms, trained)
-        self.mechanism.check(facts)
+        mechanism = self.resolved = self.mechanism.resolved(facts)
+        mechanism.check(facts)
         key = self.keys.next()
-        clipped = self.mechanism.clipped(
+        clipped = mechanism.clipped(
             terms,
             key,
             facts,
@@ -146,7 +138,7 @@ class PrivateStep:
             else 1.0,
             valid=valid,
         )
-        private = self.mechanism.release(clipped, key, facts)
+        private = mechanism.release(clipped, key, facts)
         released: list[Gradient] = []
         remaining = iter(private)
         for part in parts:
@@ -156,7 +148,8 @@ class PrivateStep:
                 released.append(part.free)
             else:
                 mean = _divided(next(remaining), self.expected_batch_size)
-                if part.free is not None:
+                if part.free is not None:  # Dense, as regularisers are.
+                    mean = tf.convert_to_tensor(mean)
                     mean += tf.cast(part.free, mean.dtype)
                 released.append(mean)
         return Released(released, separation.batch_size, consistent)
@@ -197,14 +190,14 @@ class PrivateStep:
     def _check_first_release(self, separation: Separation) -> None:
         """One batch, one release: a second would not see a fresh draw."""
         graph = separation.analysis.graph
-        if graph in self._traced and self.plan is not None:
+        traced = [memory.graph for memory in self._memories]
+        if graph in traced and self.plan is not None:
             raise NotSeparableError(
                 "The training step applies gradients twice. The plan charges "
                 "each release as one with a batch of its own, so a step may "
                 "apply gradients once: compute the gradients of all variables "
                 "together."
             )
-        self._traced.add(graph)
 
     def check_reduction(
         self, separation: Separation, names: Sequence[str]
@@ -343,7 +336,7 @@ def _divided(total: Sum, by: float) -> Sum:
 
 def _mechanism(mechanism: Mechanism | str) -> Mechanism:
     if mechanism == "auto":
-        return Gaussian()
+        return Automatic()
     if isinstance(mechanism, Mechanism):
         return mechanism
     raise ValueError(

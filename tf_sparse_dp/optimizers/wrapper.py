@@ -72,7 +72,10 @@ class PrivateWrapper:
       clip_norm: Largest L2 norm of one unit's gradient, over all variables:
         of the sum over up to `examples_per_unit` examples, so that a norm
         which suits single examples is small for units of many.
-      mechanism: How sums are released; "auto" is `Gaussian()`.
+      mechanism: How sums are released. "auto" is `Gaussian()` while noise on
+        all rows is cheap beside the step, else `Projection()`, or
+        `Threshold()` where the lookups of an example are not bounded; it
+        looks at shapes, batch size and noise alone, and `explain` says why.
       noise_multiplier: Standard deviation of the noise over `clip_norm`, in
         place of a plan. 0.0 is not private.
       expected_batch_size: What noisy sums are divided by, in place of a plan:
@@ -238,7 +241,7 @@ class PrivateWrapper:
         step = self._private
         return privacy_statement(
             plan=step.plan,
-            mechanism=step.mechanism.description,
+            mechanism=step.resolved.description,
             clip_norm=step.clip_norm,
             noise_multiplier=step.noise_multiplier,
             compositions=self._spending.count(),

@@ -1,0 +1,115 @@
+"""A mechanism chosen by the sizes of the variables."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tf_sparse_dp.gradients.factors import Factor
+from tf_sparse_dp.mechanisms.gaussian import Gaussian
+from tf_sparse_dp.mechanisms.interface import Mechanism, PublicFacts, Sum
+from tf_sparse_dp.mechanisms.projection import Projection
+from tf_sparse_dp.mechanisms.threshold import Threshold
+
+# Nanoseconds on a core or two, measured with benchmarks/overhead.py. They
+# decide about cost alone, so that it is enough if they are about right.
+_PER_NOISE = 10.0  # A number of Gaussian noise.
+_PER_LOOKUP = 50.0  # An entry of a row that is looked up, and its gradient.
+_PER_PRODUCT = 0.06  # An entry of a dense variable, for one example.
+_PER_STEP = 1e6
+
+_MORE = (
+    "Cutting off rows at every step costs accuracy where signals are weak but "
+    "persistent: docs/mechanisms.md compares, and mechanism=Gaussian() keeps "
+    "them at the cost of noise on all rows"
+)
+
+
+class Choice(NamedTuple):
+    """A mechanism, and why it is the one."""
+
+    mechanism: Mechanism
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Automatic(Mechanism):
+    """Gaussian noise while that is cheap beside the step, else projection.
+
+    Decides from public facts alone: shapes, lookups, batch size and noise. Row
+    `Projection` releases tables for which noise on all rows would take longer
+    than the rest of the step; `Threshold` where the number of lookups is not
+    known.
+
+    **Guarantee.** That of the mechanism chosen; all of them are Gaussian
+    mechanisms with the same noise multiplier.
+
+    Example:
+      >>> Automatic().description
+      "Gaussian noise, by a mechanism that the tables' sizes choose"
+    """
+
+    def resolved(self, facts: PublicFacts) -> Mechanism:
+        return self.choice(facts).mechanism
+
+    def choice(self, facts: PublicFacts) -> Choice:
+        """The mechanism for these facts, and why."""
+        tables = [v for v in facts.variables if v.sparse]
+        noise = _PER_NOISE * sum(math.prod(v.shape) for v in tables)
+        step = _step_cost(facts)
+        compared = (
+            f"noise on all rows of {len(tables)} tables would take about "
+            f"{_share(noise / step)} the time of the rest of the step"
+        )
+        if noise <= step:
+            return Choice(Gaussian(), compared if tables else "no tables")
+        if any(v.lookups is None for v in tables):
+            return Choice(
+                Threshold(),
+                f"{compared}, and how many rows an example looks up is not "
+                f"known. {_MORE}",
+            )
+        return Choice(Projection(), f"{compared}. {_MORE}")
+
+    def clipped(
+        self,
+        terms: Sequence[Factor],
+        key: tf.Tensor,
+        facts: PublicFacts,
+        *,
+        scale: tf.Tensor | float = 1.0,
+        valid: tf.Tensor | None = None,
+    ) -> list[Sum]:
+        return self.resolved(facts).clipped(
+            terms, key, facts, scale=scale, valid=valid
+        )
+
+    def release(
+        self, sums: Sequence[Sum], key: tf.Tensor, facts: PublicFacts
+    ) -> list[Sum]:
+        return self.resolved(facts).release(sums, key, facts)
+
+    @property
+    def description(self) -> str:
+        return "Gaussian noise, by a mechanism that the tables' sizes choose"
+
+
+def _step_cost(facts: PublicFacts) -> float:
+    """Nanoseconds of a step without noise, roughly."""
+    looked_up = dense = 0
+    for variable in facts.variables:
+        if variable.sparse:
+            lookups = 1 if variable.lookups is None else variable.lookups
+            looked_up += lookups * math.prod(variable.shape[1:])
+        else:
+            dense += math.prod(variable.shape)
+    each = _PER_LOOKUP * looked_up + _PER_PRODUCT * dense
+    return _PER_STEP + facts.expected_batch_size * each
+
+
+def _share(ratio: float) -> str:
+    return f"{ratio:.0%} of" if ratio < 1 else f"{ratio:.3g} times"
