@@ -202,7 +202,10 @@ class FrequencySelection(Mechanism):
             own = fold_in(key, place)
             if variable.sparse:
                 rows = self.rows[_entries(self.rows, variable)[0]]
-                released.append(_on_rows(total, rows, own, facts.stddev))
+                shape = tf.constant(variable.shape, tf.int64)
+                values = _on_rows(total, rows, own, facts.stddev)
+                ids = tf.constant(rows, total.indices.dtype)
+                released.append(tf.IndexedSlices(values, ids, shape))
             else:
                 released.append(with_noise(total, own, facts.stddev))
         return released
@@ -320,8 +323,8 @@ def _entries(rows: Mapping[str, Any], table: Variable) -> list[str]:
 
 def _on_rows(
     total: tf.IndexedSlices, rows: Sequence[int], key: tf.Tensor, stddev: float
-) -> tf.IndexedSlices:
-    """The sum on some rows, with noise on all of these."""
+) -> tf.Tensor:
+    """The values of a sum at some rows, with noise on all of these."""
     count, dtype = len(rows), total.values.dtype
     chosen = tf.constant(rows, total.indices.dtype)
     places = last_not_above(chosen, total.indices)
@@ -332,4 +335,4 @@ def _on_rows(
     shape = [count, *total.values.shape[1:]]
     noise = tf.cast(stddev * normal(shape, key), dtype)
     noisy = tf.tensor_scatter_nd_add(noise, places[:, tf.newaxis], values)
-    return tf.IndexedSlices(rounded(noisy, stddev), chosen, total.dense_shape)
+    return rounded(noisy, stddev)

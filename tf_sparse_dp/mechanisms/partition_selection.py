@@ -23,7 +23,6 @@ from tf_sparse_dp.mechanisms.interface import (
     Sum,
     Variable,
 )
-from tf_sparse_dp.mechanisms.search import last_not_above
 from tf_sparse_dp.mechanisms.tail_sampling import touched_rows, untouched_hits
 from tf_sparse_dp.random_keys import fold_in
 from tf_sparse_dp.random_tails import normal
@@ -143,7 +142,11 @@ class PartitionSelection(Mechanism):
         remaining = iter(counts)
         return [
             self._selected(
-                total, next(remaining), fold_in(key, place), stddev, facts
+                _with_shape(total, variable.shape),
+                _with_shape(next(remaining), (variable.shape[0], 1)),
+                fold_in(key, place),
+                stddev,
+                facts,
             )
             if self._selects(variable)
             else with_noise(total, fold_in(key, place), stddev)
@@ -181,10 +184,14 @@ class PartitionSelection(Mechanism):
         threshold = self._standard_threshold(rows, count_stddev)
         probability = float(special.ndtr(-threshold))
         dense = probability > _LARGE_PART
-        touched = touched_rows(_with_all_rows(total) if dense else total)
+        if dense:
+            total, counts = _with_all_rows(total), _with_all_rows(counts)
+        touched = touched_rows(total)
+        # Of the same ids, hence of the same rows in the same order.
+        count = touched_rows(counts, tf.float64).values[:, 0]
         size = tf.shape(touched.ids)[0]
         noise = count_stddev * normal([size], fold_in(key, _COUNTS))
-        noisy = _at(counts, touched.ids, rows) + tf.cast(noise, tf.float64)
+        noisy = count + tf.cast(noise, tf.float64)
         ids, live = (
             touched.ids,
             touched.live & (noisy > threshold * count_stddev),
@@ -247,6 +254,14 @@ def _check(name: str, value: Any, expected: str) -> None:
         )
 
 
+def _with_shape(
+    total: tf.IndexedSlices, shape: tuple[int, ...]
+) -> tf.IndexedSlices:
+    """The same sum; arguments of a traced function have forgotten the shape."""
+    shape = tf.constant(shape, tf.int64)
+    return tf.IndexedSlices(total.values, total.indices, shape)
+
+
 def _with_all_rows(total: tf.IndexedSlices) -> tf.IndexedSlices:
     """The same sum, with zeros added to every row: all rows are touched."""
     rows = tf.get_static_value(total.dense_shape)[0]
@@ -258,22 +273,3 @@ def _with_all_rows(total: tf.IndexedSlices) -> tf.IndexedSlices:
         ),
         total.dense_shape,
     )
-
-
-def _at(counts: tf.IndexedSlices, ids: tf.Tensor, rows: int) -> tf.Tensor:
-    """The counts of the rows with these ids, float64.
-
-    Args:
-      counts: Of rows that are all among the ids; other ids do not count.
-      ids: int64, ascending; the number of rows where there is none.
-      rows: Number of rows.
-    """
-    ids = tf.concat([ids, [rows]], 0)  # Never empty.
-    places = last_not_above(ids, counts.indices)
-    met = tf.gather(ids, places) == counts.indices
-    met &= counts.indices < rows
-    return tf.tensor_scatter_nd_add(
-        tf.zeros(tf.shape(ids), tf.float64),
-        places[:, tf.newaxis],
-        tf.where(met, counts.values[:, 0], 0.0),
-    )[:-1]

@@ -39,7 +39,7 @@ class Rows(NamedTuple):
 
     Attributes:
       ids: int64 [T], ascending; filled up with the number of rows.
-      values: float32 [T, k]; zeros where it was filled up.
+      values: [T, k]; zeros where it was filled up.
       live: bool [T], False where it was filled up.
     """
 
@@ -74,8 +74,10 @@ class Exceedances(NamedTuple):
     excess: tf.Tensor
 
 
-def touched_rows(total: tf.IndexedSlices) -> Rows:
+def touched_rows(total: tf.IndexedSlices, dtype: tf.DType = tf.float32) -> Rows:
     """Sums up what occurs more than once, and drops ids of no row.
+
+    Ids of the result depend on the ids of `total` only, not on their order.
 
     Raises:
       ValueError: If the number of rows is not known when the graph is built.
@@ -92,7 +94,7 @@ def touched_rows(total: tf.IndexedSlices) -> Rows:
     known = (ids >= 0) & (ids < rows)
     count = tf.shape(ids)[0]
     width = math.prod(total.values.shape[1:])
-    values = tf.cast(tf.reshape(total.values, [count, width]), tf.float32)
+    values = tf.cast(tf.reshape(total.values, [count, width]), dtype)
     values = tf.where(known[:, tf.newaxis], values, 0.0)
     ids = tf.where(known, ids, rows)
     order = tf.argsort(ids, stable=True)
