@@ -15,6 +15,7 @@ from tf_sparse_dp.gradients.per_example import (
     PerExampleGradients,
     per_example_gradients,
 )
+from tf_sparse_dp.mean_estimation import PrivateMean, private_mean
 from tf_sparse_dp.mechanisms import (
     CompressedSensing,
     FrequencySelection,
@@ -52,6 +53,7 @@ __all__ = [
     "PrivacyStateError",
     "PrivacyStatement",
     "PrivacyWarning",
+    "PrivateMean",
     "Projection",
     "RandomAccess",
     "SeparabilityReport",
@@ -62,5 +64,6 @@ __all__ = [
     "explain",
     "integrations",
     "per_example_gradients",
+    "private_mean",
     "rules",
 ]
