@@ -70,6 +70,7 @@ def slices(ids: Any, values: Any, rows: int = 10) -> tf.IndexedSlices:
     return tf.IndexedSlices(values, ids, shape)
 
 
+@pytest.mark.lane
 def test_touched_rows_are_summed_up() -> None:
     values = tf.constant(np.arange(16.0).reshape(8, 2), tf.float32)
     for way in ways(lambda ids, values: touched_rows(slices(ids, values))):
@@ -143,7 +144,8 @@ def test_hits_in_every_way(probability: float, failure: float) -> None:
     for way in functions if failure > 0 else functions[:-1]:
         for given in (touched, NOTHING):
             ids, live = (x.numpy() for x in way(KEY, given))
-            assert ((ids >= 0) & (ids < 200)).all()
+            assert (ids < 200).all()
+            assert not ids[~live].any()  # Not even a touched row's id.
             kept = ids[live]
             assert (np.diff(kept) > 0).all()
             assert not set(kept) & set(given.numpy())
@@ -304,6 +306,7 @@ def test_exceedances(norms: Norms, threshold: float) -> None:
 
 
 @pytest.mark.parametrize("failure", [RARELY, 0.0], ids=["fixed", "growing"])
+@pytest.mark.lane
 def test_exceedances_in_every_way(failure: float) -> None:
     """The same rows from the same key, and the same excess."""
     norms, touched = GaussianNorms(2.0, 8), tf.range(0, 5000, 2, tf.int64)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tf_sparse_dp.mechanisms.noise_norms import GaussianNorms, Norms
+from tf_sparse_dp.mechanisms.search import last_not_above
 from tf_sparse_dp.random_keys import fold_in
 from tf_sparse_dp.random_tails import (
     Number,
@@ -52,7 +53,8 @@ class Hits(NamedTuple):
     """Rows that a coin per row chose.
 
     Attributes:
-      ids: int64 [K], ids of rows; those that are live are ascending.
+      ids: int64 [K], ids of rows; those that are live are ascending, all
+        others are 0.
       live: bool [K]; False where there is no hit.
     """
 
@@ -64,7 +66,8 @@ class Exceedances(NamedTuple):
     """Rows of pure noise whose norm exceeds a threshold.
 
     Attributes:
-      ids: int64 [K], ids of rows; those that are live are ascending.
+      ids: int64 [K], ids of rows; those that are live are ascending, all
+        others are 0.
       live: bool [K]; False where there is no such row.
       excess: float32 [K], norm minus threshold; 0 where not live.
     """
@@ -176,7 +179,8 @@ def untouched_hits(
     if failure_probability == 0:
         ids = tf.boolean_mask(ids, live)
         return Hits(ids, tf.ones_like(ids, tf.bool))
-    return Hits(tf.minimum(ids, rows - 1), live)
+    # A hit on a touched row must not be seen: it would tell of the batch.
+    return Hits(tf.where(live, ids, 0), live)
 
 
 def exceedances(
@@ -236,8 +240,8 @@ def exceedances_between(
       high: The old threshold. May be a tensor. Nothing lies between unless it
         is above `low`, nor if either is not a number.
       excluded_ids: int64, in any order; ids of no row are ignored. Rows that
-        were touched, and live rows that were found above `high`. (Give places
-        that are not live the id `rows`: their ids are those of other rows.)
+        were touched, and live rows that were found above `high`. (Not the
+        places that are not live: row 0 may be free.)
       key: A key, int64 [2], other than that of the exceedances before.
     """
     low, high = (tf.cast(x, tf.float64) for x in (low, high))
@@ -351,14 +355,6 @@ def _block_size(rows: int, probability: Number) -> tf.Tensor:
 
 
 def _is_among(ascending: tf.Tensor, ids: tf.Tensor, beyond: int) -> tf.Tensor:
-    """Which ids occur; by binary search, which XLA is slow at on its own."""
+    """Which ids occur; `beyond` may be found though it does not."""
     ascending = tf.concat([ascending, [beyond]], 0)  # Never empty.
-    last = tf.shape(ascending)[0] - 1
-    size = ascending.shape[0] or 2**31
-    place = tf.zeros_like(ids, tf.int32)  # The last one that is not above.
-    for bit in reversed(range((size - 1).bit_length())):
-        further = place + 2**bit
-        value = tf.gather(ascending, tf.minimum(further, last))
-        fits = (further <= last) & (value <= ids)
-        place = tf.where(fits, further, place)
-    return tf.equal(tf.gather(ascending, place), ids)
+    return tf.gather(ascending, last_not_above(ascending, ids)) == ids
