@@ -23,13 +23,14 @@ $(shell rm -f $(READY))
 endif
 endif
 
-.PHONY: help demo test lint format bench lanes clean
+.PHONY: help demo test lint format bench bench-mechanisms lanes clean
 help:
 	@echo "make demo    train a private recommender; ARGS='--epsilon 8' passes options"
 	@echo "make test    the tests on Keras 3 and on tf-keras, and the examples in docstrings"
 	@echo "make lint    ruff and mypy"
 	@echo "make format  let ruff rewrite what it can"
 	@echo "make bench   what a private step costs over an ordinary one"
+	@echo "make bench-mechanisms   what a release of a large table costs, sparse and dense"
 	@echo "make lanes   a short test on the oldest TensorFlow and the newest dp-accounting"
 	@echo "make clean   remove what the other targets made"
 
@@ -64,6 +65,9 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py $(ARGS)
+
+bench-mechanisms: $(READY)
+	$(BIN)/python benchmarks/mechanisms.py $(ARGS)
 
 # Each lane has an environment of its own. The first has the oldest TensorFlow
 # and the Keras of its day; the second the newest dp-accounting and numpy.

@@ -45,6 +45,12 @@ LOOKUPS = 26
 DENSE = "dense noise"
 MECHANISMS: dict[str, Callable[[], Any]] = {
     DENSE: tsdp.Gaussian,
+    "threshold": tsdp.Threshold,
+    "threshold by SURE": lambda: tsdp.Threshold(choice="sure"),
+    "projection of rows": tsdp.Projection,
+    "projection of coordinates": lambda: tsdp.Projection(
+        geometry="coordinates"
+    ),
 }
 SPARSE = [name for name in MECHANISMS if name != DENSE]
 WAYS = {"graph": False, "XLA": True}
