@@ -275,7 +275,7 @@ def test_the_event_costs_what_the_mechanism_does(
 ) -> None:
     event = case.mechanism.event(noise_multiplier)
     assert isinstance(event, dp_accounting.DpEvent)
-    accountant = PLDAccountant(value_discretization_interval=1e-4)
+    accountant = PLDAccountant(value_discretization_interval=1e-3)
     accountant.compose(event)
     for epsilon in (0.1, 0.5, 1.0):
         expected = case.delta(epsilon, noise_multiplier)
