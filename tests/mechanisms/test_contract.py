@@ -20,10 +20,7 @@ from tf_sparse_dp import mechanisms
 pytestmark = pytest.mark.once
 
 EVERY = pytest.mark.parametrize("case", MECHANISMS, ids=lambda c: c.name)
-SPARSE = pytest.mark.parametrize(
-    "case", [c for c in MECHANISMS if c.sparse], ids=lambda c: c.name
-)
-LARGE = (10_000_000, 32)
+LARGE, SMALL = (10_000_000, 32), (5000, 4)
 
 
 def released(case: Case, batch: Batch, valid=None, **facts):
@@ -111,15 +108,14 @@ def test_one_unit_moves_clipped_sums_by_the_sensitivity(case: Case) -> None:
 
 
 @EVERY
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e38])
-def test_a_unit_that_is_not_finite_counts_as_absent(
-    case: Case, bad: float
-) -> None:
-    batch = Batch.random(6)
-    batch.values[1, 1, 1] = bad
-    batch.dense[4, 0] = bad
+def test_a_unit_that_is_not_finite_counts_as_absent(case: Case) -> None:
+    batch = Batch.random(8)
+    batch.values[1, 1, 1] = np.nan
+    batch.dense[3, 0] = np.inf
+    batch.values[4, 0, 2] = -np.inf
+    batch.dense[6, 1] = 1e38  # Its square is not finite.
     facts = batch.facts()
-    valid = ~np.isin(np.arange(6), [1, 4])
+    valid = ~np.isin(np.arange(8), [1, 3, 4, 6])
     for found, expected in zip(
         contract.clip(case, batch, facts),
         contract.clip(case, batch, facts, valid),
@@ -175,40 +171,40 @@ def test_a_batch_that_touches_every_row(case: Case, rows: int) -> None:
 
 
 @EVERY
-def test_eager_graph_and_xla_agree(case: Case) -> None:
-    batch = Batch.random(16, (5000, 4), size=1.0)
-    facts = batch.facts(expected_batch_size=16.0)
-    run = contract.step(case, batch, facts)
+def test_eager_graph_and_xla_agree_and_none_is_dense(case: Case) -> None:
+    batch = Batch.random(16, LARGE if case.sparse else SMALL, size=1.0)
+    batch = dataclasses.replace(batch, numbers=False)
+    run = contract.step(case, batch, batch.facts(expected_batch_size=16.0))
     arguments = contract.arguments(batch)
-    ways = [run, tf.function(run)]
+    traced = tf.function(run)
+    with contract.eager_sizes() as sizes:
+        eager = run(*arguments)
+    found = [sizes, contract.graph_sizes(_graph(traced, arguments))]
+    others = [traced(*arguments)]
     if case.compiles:
-        ways.append(tf.function(run, jit_compile=True))
-    eager, *others = (
-        [contract.dense(total) for total in way(*arguments)] for way in ways
-    )
+        compiled = tf.function(traced, jit_compile=True)
+        others.append(compiled(*arguments))
+        text = compiled.experimental_get_compiler_ir(*arguments)(stage="hlo")
+        found.append(contract.hlo_sizes(text))
     for other in others:
         for one, two in zip(eager, other, strict=True):
-            np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-3)
+            _assert_same(contract.present(one), contract.present(two))
+    if case.sparse:
+        for sizes in found:
+            _assert_small(sizes)
 
 
-@SPARSE
-def test_large_tables_are_never_dense(case: Case) -> None:
-    batch = Batch.random(16, LARGE, lookups=4)
-    facts = batch.facts(expected_batch_size=16.0)
-    run = contract.step(case, batch, facts)
-    arguments = contract.arguments(batch)
-    with contract.eager_sizes() as sizes:
-        run(*arguments)
-    _assert_small(sizes)
-    _assert_small(
-        contract.graph_sizes(
-            tf.function(run).get_concrete_function(*arguments).graph
+def _graph(traced, arguments) -> tf.Graph:
+    return traced.get_concrete_function(*arguments).graph
+
+
+def _assert_same(one: dict, two: dict) -> None:
+    """Up to rounding, which may also make a row of zeros of a small one."""
+    assert one
+    for row in one.keys() | two.keys():
+        np.testing.assert_allclose(
+            one.get(row, 0.0), two.get(row, 0.0), rtol=1e-3, atol=1e-3
         )
-    )
-    if case.compiles:
-        compiled = tf.function(run, jit_compile=True)
-        text = compiled.experimental_get_compiler_ir(*arguments)(stage="hlo")
-        _assert_small(contract.hlo_sizes(text))
 
 
 def _assert_small(sizes: dict[str, int]) -> None:
@@ -224,7 +220,7 @@ def test_dense_tables_would_be_seen() -> None:
     arguments = contract.arguments(batch)
     with contract.eager_sizes() as eager:
         run(*arguments)
-    graph = tf.function(run).get_concrete_function(*arguments).graph
+    graph = _graph(tf.function(run), arguments)
     compiled = tf.function(run, jit_compile=True)
     text = compiled.experimental_get_compiler_ir(*arguments)(stage="hlo")
     for sizes in (eager, contract.graph_sizes(graph), contract.hlo_sizes(text)):
@@ -269,10 +265,8 @@ def test_the_same_key_gives_the_same_and_another_another(case: Case) -> None:
 
 
 @EVERY
-@pytest.mark.parametrize("noise_multiplier", [0.7, 3.0])
-def test_the_event_costs_what_the_mechanism_does(
-    case: Case, noise_multiplier: float
-) -> None:
+def test_the_event_costs_what_the_mechanism_does(case: Case) -> None:
+    noise_multiplier = 0.7
     event = case.mechanism.event(noise_multiplier)
     assert isinstance(event, dp_accounting.DpEvent)
     accountant = PLDAccountant(value_discretization_interval=1e-3)
