@@ -16,7 +16,12 @@ from tests.optimizers.small_run import weights
 keras = tf.keras
 
 ROWS, EXAMPLES, STEPS = 3000, 200, 4
-EVERY = pytest.mark.parametrize("case", MECHANISMS, ids=lambda c: c.name)
+# One form of each class, for each family of noise.
+FORMS = {
+    (type(case.mechanism), case.mechanism.noise_family): case
+    for case in reversed(MECHANISMS)
+}
+EVERY = pytest.mark.parametrize("case", FORMS.values(), ids=lambda c: c.name)
 SAMPLING = tsdp.PoissonSampling(
     num_examples=EXAMPLES, batch_size=20, steps=STEPS, max_batch_size=64
 )
@@ -52,7 +57,7 @@ def model(case: Case, **options: Any) -> Any:
 
 
 @EVERY
-def test_fit_save_load_and_fit(case: Case, tmp_path: pathlib.Path) -> None:
+def test_fit_save_and_load(case: Case, tmp_path: pathlib.Path) -> None:
     trained = model(case)
     before = weights(trained)
     trained.fit(data(), steps_per_epoch=STEPS - 1, verbose=0)
@@ -72,6 +77,8 @@ def test_fit_save_load_and_fit(case: Case, tmp_path: pathlib.Path) -> None:
     restored = weights(loaded)
     for new, same in zip(weights(trained), restored, strict=True):
         np.testing.assert_array_equal(new, same)
+    if case.name != "projection":  # Tracing the step again takes its time.
+        return
     loaded.fit(data(), steps_per_epoch=1, verbose=0)
     assert again.compositions_left == 0
     assert not np.array_equal(restored[0], weights(loaded)[0])
