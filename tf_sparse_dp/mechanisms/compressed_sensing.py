@@ -161,6 +161,7 @@ class CompressedSensing(Mechanism):
                 rows = _rows(factor, place)
                 if self.geometry == "coordinates":
                     rows = as_coordinates(rows)
+                _check_parts(f"Table {place}", rows.rows_per_example)
                 factor = SketchedFactor(rows, measurement)
             sketched.append(factor)
         return super().clipped(sketched, key, facts, scale=scale, valid=valid)
@@ -275,14 +276,7 @@ class CompressedSensing(Mechanism):
             if count is None:
                 continue
             cells = self._cells(variable)
-            parts = variable.lookups * cells // variable.shape[0]
-            if parts > _MOST_PARTS:
-                raise ValueError(
-                    f"{table} is reached at {parts} places by one unit, all "
-                    f"pairs of which are looked at; expected up to "
-                    f"{_MOST_PARTS}. Use geometry='rows', or tf_sparse_dp."
-                    "Gaussian()."
-                )
+            _check_parts(table, variable.lookups * cells // variable.shape[0])
             _check_size(self.matrix, self.solver, table, cells, count)
 
     @property
@@ -376,6 +370,15 @@ def _check_sketch(
             f"sketch, of shape {(measurement.count, width)}. Only sums from "
             "CompressedSensing.clipped, with the same facts, are clipped by "
             "what is measured."
+        )
+
+
+def _check_parts(table: str, parts: int) -> None:
+    if parts > _MOST_PARTS:
+        raise ValueError(
+            f"{table} is reached at {parts} places by one unit, all pairs of "
+            f"which are looked at; expected up to {_MOST_PARTS}. Use "
+            "geometry='rows', or tf_sparse_dp.Gaussian()."
         )
 
 

@@ -160,8 +160,8 @@ class Transformed(Measurement):
             # |A g|² = Σ_ll' (A'A)[j_l, j_l'] <v_l, v_l'>.
             columns = gram(ids[:, :, tf.newaxis], ids[:, tf.newaxis])
             pairs = columns * tf.matmul(values, values, transpose_b=True)
-            parts = tf.linalg.diag_part(pairs)
-            mass = tf.reduce_sum(tf.sqrt(tf.maximum(parts, 0.0)), 1)
+            parts = tf.abs(tf.linalg.diag_part(pairs))
+            mass = tf.reduce_sum(tf.sqrt(parts), 1)
             return tf.reduce_sum(pairs, [1, 2]), tf.square(mass)
 
         lookups = ids.shape[1]

@@ -43,9 +43,7 @@ class SketchedFactor(Factor):
         squares, mass = self.measurement.unit_squares(
             self.rows.values, self.rows.ids
         )
-        squares = tf.maximum(squares, tf.zeros_like(squares))
-        # √(a² + 1e-6 M²) ≥ a + 4e-7 M for a ≤ M. A sum that is not a number
-        # stays one.
+        # √(a² + 1e-6 M²) ≥ a + 4e-7 M for a ≤ M.
         return tf.cast(squares + parts_slack(mass), tf.float32)
 
     def squared_slack(self) -> None:
