@@ -281,7 +281,7 @@ def test_old_configs_have_gaussian_noise(poisson):
     ("facts", "arguments", "words"),
     [
         ({}, {"noise": "gaussian"}, "gaussian noise is never private"),
-        ({"overflow_probability": 1e-18}, {}, "or raise max_batch_size"),
+        ({"overflow_probability": 1e-18}, {}, "batches that are never cut"),
         ({}, {"noise": "cauchy"}, "noise is 'cauchy'"),
         ({}, {"noise": None}, "noise is None"),
         ({}, {"delta": -1e-9}, "delta is -1e-09"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from fractions import Fraction
@@ -49,7 +50,24 @@ def test_what_lies_beyond_the_table_is_bounded_not_forgotten():
     sizes = BatchSizes(num_examples=10**9, batch_size=100)
     assert 0 < sizes.overflow_probability(10**6) <= 1e-42
     assert sizes.overflow_probability(10**9) > 0.0
-    assert sizes.overflow_probability(10**9 + 1) == 0.0
+    assert sizes.overflow_probability(10**9 + 1) == 1e-43
+
+
+@pytest.mark.parametrize(
+    ("n", "b", "whole"),
+    [(10, 2, True), (5, 5, True), (200, 100, True), (300, 100, False)],
+)
+def test_only_whole_tables_claim_that_nothing_is_left_out(n, b, whole):
+    """Pure guarantees rest on it."""
+    sizes = BatchSizes(num_examples=n, batch_size=b)
+    assert (sizes.overflow_probability(n + 1) == 0.0) == whole
+    if whole and b < n:
+        total = sizes._cumulative[-1]
+        found = sizes._cumulative[:1]
+        found += [b - a for a, b in itertools.pairwise(sizes._cumulative)]
+        for k, weight in enumerate(found):
+            exact = Fraction(math.comb(n, k) * b**k * (n - b) ** (n - k), n**n)
+            assert weight / total == pytest.approx(float(exact), rel=1e-12)
 
 
 def test_large_batches_agree_with_the_normal_distribution():

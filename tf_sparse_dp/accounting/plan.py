@@ -328,12 +328,12 @@ def _delta(value: object, noise: Noise, sampling: Sampling) -> float:
         )
     if sampling.overflow_probability > 0:
         raise ValueError(
-            f"delta is {value!r}, but a draw of the sampling is cut with a "
-            f"probability of {sampling.overflow_probability:.3g}, which is "
-            "charged to delta. Expected a delta above 0, or batches that never "
-            "overflow: use EpochSampling, or raise max_batch_size (of users "
-            "max_users_per_batch) to the number of units, "
-            f"{sampling.num_units}."
+            f"delta is {value!r}, but draws of the sampling are exact only up "
+            f"to a probability of {sampling.overflow_probability:.3g}, which "
+            "is charged to delta. Expected a delta above 0, or batches that "
+            "are never cut: use EpochSampling. (Poisson draws are exact only "
+            "of few examples, some hundred at most, with a max_batch_size "
+            "above their number.)"
         )
     return 0.0
 

@@ -11,6 +11,8 @@ from tf_sparse_dp.sampling.draws import Draws
 _UNIT = 2**256
 # Bound of the mass that the table leaves out; see `BatchSizes`.
 _LEFT_OUT = 1e-43
+# Weights from here on are right to as many digits as floats have.
+_WEIGHTY = 2**50
 
 
 class BatchSizes:
@@ -47,6 +49,10 @@ class BatchSizes:
             weights[k - 1] = weights[k] * k * (n - b) // ((n - k + 1) * b)
         self._num_examples = n
         self._batch_size = b
+        # Few examples: every size is in the table, and nothing is left out.
+        self._whole = b == n or (
+            len(weights) == n + 1 and min(weights.values()) >= _WEIGHTY
+        )
         self._sizes = sorted(weights)
         self._cumulative = list(
             itertools.accumulate(weights[k] for k in self._sizes)
@@ -62,10 +68,12 @@ class BatchSizes:
 
         K' is the size of a batch from n + 1 examples at the same q: a guarantee
         about adding an example must hold for the data set that has it, where
-        P(K' > limit) = (1 - q) P(K > limit) + q P(K > limit - 1).
+        P(K' > limit) = (1 - q) P(K > limit) + q P(K > limit - 1). It includes
+        the mass that the table leaves out, and so is 0 only where it leaves out
+        nothing: a draw that is exact to 1e-43 is not exact.
         """
         if limit > self._num_examples:
-            return 0.0
+            return 0.0 if self._whole else _LEFT_OUT
         n, b = self._num_examples, self._batch_size
         tail = (n - b) * self._above(limit) + b * self._above(limit - 1)
         # Python divides integers to the nearest float: the next one up is
