@@ -82,3 +82,44 @@ def test_fit_save_and_load(case: Case, tmp_path: pathlib.Path) -> None:
     loaded.fit(data(), steps_per_epoch=1, verbose=0)
     assert again.compositions_left == 0
     assert not np.array_equal(restored[0], weights(loaded)[0])
+
+
+PURE = tsdp.Projection(geometry="coordinates", noise="laplace")
+
+
+def pure_model(mechanism: Any, **options: Any) -> tuple[Any, tuple[Any, ...]]:
+    keras.utils.set_random_seed(0)
+    layers = [
+        keras.Input((3,), dtype="int32"),
+        keras.layers.Embedding(ROWS, 4, name="embedding"),
+        keras.layers.GlobalAveragePooling1D(),
+    ]
+    sampling = tsdp.EpochSampling(num_examples=40, batch_size=20, epochs=2)
+    plan = tsdp.PrivacyPlan(
+        epsilon=2.0, delta=0.0, sampling=sampling, noise="laplace"
+    )
+    optimizer = tsdp.DPSparseOptimizer(
+        keras.optimizers.SGD(0.1), plan, mechanism=mechanism
+    )
+    result = keras.Sequential(layers)
+    result.compile(optimizer=optimizer, loss="mse", **options)
+    ids = np.arange(120, dtype="int32").reshape(40, 3)
+    return result, (ids, np.ones([40, 4], "float32"))
+
+
+def test_pure_privacy() -> None:
+    trained, arrays = pure_model(PURE)
+    budget = tsdp.PrivacyBudget()
+    trained.fit(*arrays, batch_size=20, epochs=2, verbose=0, callbacks=[budget])
+    statement = trained.optimizer.privacy_statement()
+    assert statement.private
+    assert (statement.epsilon_spent, statement.delta) == (2.0, 0.0)
+    assert statement.failure_charge == 0.0
+    assert "pure differential privacy" in " ".join(str(statement).split())
+
+
+def test_pure_privacy_has_no_sizes_for_xla() -> None:
+    trained, (ids, targets) = pure_model(PURE, jit_compile=True)
+    budget = tsdp.PrivacyBudget()
+    with pytest.raises(ValueError, match="pass jit_compile=False"):
+        trained.fit(ids, targets, batch_size=20, verbose=0, callbacks=[budget])

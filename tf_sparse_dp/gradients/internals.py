@@ -16,6 +16,7 @@ from tensorflow.python.framework import auto_control_deps_utils, op_def_registry
 from tensorflow.python.framework.function_def_to_graph import (
     function_def_to_graph_def,
 )
+from tensorflow.python.ops import control_flow_util
 
 
 def body(definition: Any) -> tuple[list[Any], list[str]]:
@@ -99,3 +100,9 @@ def is_traced(graph: Any) -> bool:
 def when_traced(graph: tf.Graph, check: Callable[[], None]) -> None:
     """Calls `check` when tracing of the graph ends; it may raise."""
     graph._add_scope_exit_callback(check)
+
+
+def is_compiled(graph: tf.Graph) -> bool:
+    """Whether XLA will compile the graph, as `jit_compile=True` asks for."""
+    found: bool = control_flow_util.GraphOrParentsInXlaContext(graph)
+    return found

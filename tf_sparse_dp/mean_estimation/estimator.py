@@ -221,6 +221,7 @@ def private_mean(
         expected_batch_size=float(data.count),
         failure_probability=0.0,
     )
+    chosen = chosen.resolved(facts)
     chosen.check(facts)
     keys = KeyStream(seed)
     key = keys.next()

@@ -14,6 +14,7 @@ from tf_sparse_dp.accounting.plan import PrivacyPlan
 from tf_sparse_dp.errors import NotSeparableError
 from tf_sparse_dp.gradients.clipping import terms_of_units
 from tf_sparse_dp.gradients.factors import Factor
+from tf_sparse_dp.gradients.internals import is_compiled
 from tf_sparse_dp.gradients.loss_scale import LossScale
 from tf_sparse_dp.gradients.memory import Memory
 from tf_sparse_dp.gradients.rules.declared import declared_among
@@ -128,6 +129,7 @@ class PrivateStep:
         facts = self.public_facts(terms, trained)
         mechanism = self.resolved = self.mechanism.resolved(facts)
         mechanism.check(facts)
+        _check_sizes(mechanism, facts)
         key = self.keys.next()
         clipped = mechanism.clipped(
             terms,
@@ -355,6 +357,24 @@ def _check_noise(plan: PrivacyPlan | None, mechanism: Mechanism) -> None:
         f"plan with noise={mechanism.noise_family!r}, or choose a mechanism "
         f"with {plan.noise} noise."
     )
+
+
+def _check_sizes(mechanism: Mechanism, facts: PublicFacts) -> None:
+    """XLA needs sizes that are fixed, and those must be allowed to fail."""
+    if (
+        mechanism.fixed_sizes
+        and facts.noise_multiplier > 0
+        and facts.failure_probability == 0
+        and is_compiled(tf.compat.v1.get_default_graph())
+    ):
+        raise ValueError(
+            "XLA compiles the training step, which takes sizes that are fixed "
+            f"beforehand, but {mechanism!r} may fail with such sizes, and the "
+            "plan has no room for that: delta is 0, or epsilon very large. "
+            "Expected a step that is not compiled: pass jit_compile=False to "
+            "compile, or choose a mechanism with noise on every entry, "
+            "Laplace() or Gaussian()."
+        )
 
 
 def _check_choice(
