@@ -141,6 +141,25 @@ def test_without_a_plan(noise_multiplier):
     assert "no end is enforced" in str(statement)
 
 
+def test_what_was_spent_before_adds_up(plan, passes):
+    zeroed = PrivacyPlan(epsilon=3.0, delta=1e-7, sampling=passes(50))
+    for one in (plan, zeroed):
+        statement = state(one, spent_before=(0.25, 2e-7))
+        assert statement.private
+        assert statement.epsilon == 3.25
+        assert statement.epsilon_spent == 0.25 + one.epsilon_spent(50)
+        assert statement.delta == pytest.approx(3e-7)
+        text = " ".join(str(statement).split())
+        assert "3.25 at the end of the plan" in text
+        assert "epsilon = 0.25 at delta = 2e-07 was spent" in text
+        assert json.loads(json.dumps(statement.as_dict()))["spent_before"] == [
+            0.25,
+            2e-7,
+        ]
+    assert state(plan, spent_before=(0.25, 0.0), compositions=0).epsilon_spent
+    assert "before training" not in str(state(plan))
+
+
 def test_further_assumptions(plan):
     statement = state(plan, extra_assumptions=("Rows are public.",))
     assert "- Rows are public." in str(statement)

@@ -68,7 +68,9 @@ class PartitionSelection(Mechanism):
     Args:
       selection_share: Share of $1/z^2$ that the selection of rows uses, above 0
         and below 1. The larger, the better are rows selected, and the more
-        noise do values get: their noise grows by $1/\sqrt{1-\theta}$.
+        noise do values get: their noise grows by $1/\sqrt{1-\theta}$. On
+        simulated sums over rows of a power law the error was least, and nearly
+        the same, from 0.1 to 0.3.
       threshold: $\tau$, the noisy count above which a row is selected; at least
         0. None chooses for each table the one at which `expected_untouched`
         rows are selected by noise alone; all rows, without counting, of tables
@@ -88,7 +90,7 @@ class PartitionSelection(Mechanism):
     Training of Large Embedding Models", 2023 (DP-AdaFEST).
     """
 
-    selection_share: float = 0.1
+    selection_share: float = 0.2
     threshold: float | None = None
     expected_untouched: float = 10.0
 
