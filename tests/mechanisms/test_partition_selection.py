@@ -25,11 +25,16 @@ from tests.noise_claims import (
 )
 from tf_sparse_dp.gradients.factors import DenseFactor, Factor, RowFactor
 from tf_sparse_dp.gradients.placed import PlacedFactor
-from tf_sparse_dp.mechanisms import PartitionSelection
+from tf_sparse_dp.mechanisms import (
+    PartitionSelection,
+    gaussian,
+    partition_selection,
+)
 from tf_sparse_dp.mechanisms.interface import PublicFacts, Variable
 
 pytestmark = pytest.mark.once
 
+KEY = tf.constant([1, 2], tf.int64)
 ROWS, WIDTH, RUNS = 1000, 3, 500
 SHARE, NOISE, CLIP_NORM = 0.4, 0.8, 0.5
 COUNT_STDDEV = NOISE / math.sqrt(SHARE)
@@ -169,6 +174,10 @@ def test_rows_are_selected_as_defined(name: str, way: str) -> None:
     assert_stddev(noise, 1.0)
     # The grid is 4096 times finer than the noise.
     assert not distribution_refuted(noise[:20_000])
+    # The noise that selects a row is not that of its values.
+    for row in (5, 17, 900):
+        mine = (values - SUMS)[:, row][selected[:, row]] / STDDEV
+        assert not distribution_refuted(mine)
     assert not values[~selected].any()
 
 
@@ -193,6 +202,37 @@ def test_counts_that_units_add_to_twice_would_be_seen() -> None:
     assert test.pvalue < FALSE_ALARM
 
 
+def test_no_key_is_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor one that the caller may use: noises would depend on each other."""
+    keys = [tuple(KEY.numpy())]
+
+    def recorded(function: Any, place: int) -> Any:
+        def record(*arguments: Any) -> Any:
+            keys.append(tuple(arguments[place].numpy()))
+            return function(*arguments)
+
+        return record
+
+    for module, name, place in (
+        (partition_selection, "normal", 1),
+        (partition_selection, "untouched_hits", 3),
+        (gaussian, "normal", 1),
+    ):
+        function = recorded(getattr(module, name), place)
+        monkeypatch.setattr(module, name, function)
+    ids, values = tf.constant(IDS), tf.constant(VALUES)
+    given = [
+        RowFactor(values, ids, (ROWS, WIDTH)),
+        DenseFactor(tf.zeros([11, 4])),
+        RowFactor(values, ids, (ROWS, WIDTH)),
+        RowFactor(values, ids % 5, (5, WIDTH)),
+    ]
+    public = facts(given)
+    mechanism = PartitionSelection()
+    mechanism.release(mechanism.clipped(given, KEY, public), KEY, public)
+    assert len(set(keys)) == len(keys) == 1 + 4 + 1 + 4 + 1
+
+
 def test_shared_rows_are_always_selected() -> None:
     """Also if nobody is there: which rows these are is public."""
     mechanism = PartitionSelection(threshold=1e6)
@@ -212,9 +252,6 @@ def test_shared_rows_are_always_selected() -> None:
         (found,) = mechanism.release(sums, KEY, public)
         full = found.values.numpy().any(1)
         assert sorted(found.indices.numpy()[full]) == [2, 8]
-
-
-KEY = tf.constant([1, 2], tf.int64)
 
 
 def test_small_tables_are_released_as_a_whole() -> None:
