@@ -309,8 +309,12 @@ def test_what_a_mechanism_spent_before_is_added() -> None:
     mechanism = tsdp.FrequencySelection(
         rows={"vectors": [0]}, spent_epsilon=0.5, spent_delta=1e-7
     )
-    mean = mean_of(VECTORS, mechanism=mechanism)
+    mean = mean_of(VECTORS, mechanism=mechanism, neighbours="add_or_remove_one")
     assert (mean.epsilon, mean.delta) == (1.5, pytest.approx(1.1e-6))
+    # Replacing a vector is two steps, for what was spent before as well.
+    mean = mean_of(VECTORS, mechanism=mechanism, neighbours="replace_one")
+    twice = 1e-6 + (1 + math.exp(0.5)) * 1e-7
+    assert (mean.epsilon, mean.delta) == (2.0, pytest.approx(twice))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -228,6 +228,8 @@ def private_mean(
     sums = chosen.clipped([factor], key, facts, valid=data.valid)
     (private,) = chosen.release(sums, key, facts)
     before = chosen.spent_before
+    if neighbours == "replace_one":
+        before = _of_two_steps(*before)
     bound = clip_norm
     if isinstance(chosen, (Laplace, Projection)) and _is_laplace(chosen):
         bound = chosen.l1_sensitivity(facts)
@@ -309,6 +311,14 @@ def _unaccounted(
         "expected one of Gaussian or Laplace noise with that multiplier. "
         "Account for it by other means, or choose another mechanism."
     )
+
+
+def _of_two_steps(epsilon: float, delta: float) -> tuple[float, float]:
+    """What is spent for neighbours of neighbours (group privacy).
+
+    Replacing is removing one and adding another.
+    """
+    return 2 * epsilon, (1 + math.exp(epsilon)) * delta
 
 
 def _is_laplace(mechanism: Mechanism) -> bool:

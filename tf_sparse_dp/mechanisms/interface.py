@@ -87,7 +87,8 @@ class Mechanism(abc.ABC):
         """Epsilon and delta that it took to make this mechanism.
 
         What fields tell about the training data, if they were computed from
-        it. Statements add it to what training spends.
+        it; for neighbours that differ by one unit's being there, or being
+        zeroed out. Statements add it to what training spends.
         """
         return 0.0, 0.0
 
