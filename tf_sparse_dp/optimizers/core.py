@@ -98,6 +98,9 @@ class PrivateStep:
         self._own_variables: Callable[[], Iterable[Any]] = tuple
         self.declared_rules: set[str] = set()  # What the guarantee rests on.
 
+    # Traced as it stands: AutoGraph would rewrite everything below, which takes
+    # longer than all the rest of tracing.
+    @tf.autograph.experimental.do_not_convert
     def release(
         self,
         gradients: Sequence[Gradient],
