@@ -19,6 +19,7 @@ from tf_sparse_dp.mechanisms.interface import (
     Sum,
     Variable,
 )
+from tf_sparse_dp.mechanisms.merged_tables import MergedTables
 from tf_sparse_dp.mechanisms.noisy_tables import Layout, check_tables
 from tf_sparse_dp.random_keys import fold_in
 from tf_sparse_dp.random_tails import laplace
@@ -151,6 +152,19 @@ class Projection(Mechanism):
         self.check(facts)
         if facts.noise_multiplier == 0:
             return [deduplicated(total) for total in sums]
+        if self.tables == "each":
+            return self._released(sums, key, facts)
+        variables = tuple(map(self._with_lookups, facts.variables))
+        tables = MergedTables(
+            sums, dataclasses.replace(facts, variables=variables)
+        )
+        return tables.apart(
+            self._released(tables.together(sums), key, tables.facts)
+        )
+
+    def _released(
+        self, sums: Sequence[Sum], key: tf.Tensor, facts: PublicFacts
+    ) -> list[Sum]:
         keys = [fold_in(key, place) for place in range(len(sums))]
         size = self._noise_size(facts)
         released: list[Sum] = list(sums)
@@ -205,6 +219,11 @@ class Projection(Mechanism):
                 "variables that are trained."
             )
         return min(known, table.shape[0])
+
+    def _with_lookups(self, variable: Variable) -> Variable:
+        if not variable.sparse:
+            return variable
+        return dataclasses.replace(variable, lookups=self._rows(variable))
 
     def _coordinates(self, variable: Variable) -> int:
         """Most coordinates of the variable that one unit reaches."""

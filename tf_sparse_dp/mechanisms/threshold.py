@@ -15,6 +15,7 @@ from tf_sparse_dp.mechanisms.interface import (
     Sum,
     Variable,
 )
+from tf_sparse_dp.mechanisms.merged_tables import MergedTables
 from tf_sparse_dp.mechanisms.noisy_tables import (
     FEWEST_ROWS,
     Layout,
@@ -42,8 +43,9 @@ class Threshold(Mechanism):
     time and memory grow with the rows that a batch touches, not with those of
     the table, and the result has the distribution of noise on all rows.
 
-    With `choice="calibrated"`, noise alone exceeds $\tau$ in
-    `untouched_rows` rows of a table on average. With `choice="sure"`, $\tau$
+    There is one $\tau$ for all tables of one width. With
+    `choice="calibrated"`, noise alone exceeds it in `untouched_rows` of their
+    rows on average. With `choice="sure"`, $\tau$
     minimises Stein's unbiased estimate of the squared error, $\sum_{|z_r| >
     \tau} [\tau^2 + 2\sigma^2(k - (k-1)\tau/|z_r|) - |z_r|^2]$ for rows of
     width $k$, over thresholds between those that noise alone exceeds in one
@@ -65,8 +67,9 @@ class Threshold(Mechanism):
 
     Args:
       choice: "calibrated" or "sure".
-      untouched_rows: How many untouched rows of a table a release contains,
-        expected; for "calibrated". More of them make the threshold lower.
+      untouched_rows: How many untouched rows a release contains, expected, of
+        all tables of one width; for "calibrated". More of them make the
+        threshold lower.
 
     Raises:
       ValueError: If an argument is none of these.
@@ -101,6 +104,14 @@ class Threshold(Mechanism):
         self.check(facts)
         if facts.noise_multiplier == 0:
             return [deduplicated(total) for total in sums]
+        tables = MergedTables(sums, facts)
+        return tables.apart(
+            self._released(tables.together(sums), key, tables.facts)
+        )
+
+    def _released(
+        self, sums: Sequence[Sum], key: tf.Tensor, facts: PublicFacts
+    ) -> list[Sum]:
         thresholded = [_is_thresholded(v) for v in facts.variables]
         failure = facts.failure_probability / max(sum(thresholded), 1)
         released = []
