@@ -22,7 +22,6 @@ from tests.noise_claims import (
 from tf_sparse_dp.mechanisms import FrequencySelection
 from tf_sparse_dp.mechanisms.interface import PublicFacts, Variable
 from tf_sparse_dp.mechanisms.private_counts import (
-    gaussian_stddev,
     noisy_counts,
     unit_counts,
 )
@@ -231,7 +230,14 @@ def test_arrays_count_as_lists_do() -> None:
 
 def test_noisy_counts() -> None:
     arguments = {"epsilon": 0.8, "delta": 1e-6}
-    stddev = gaussian_stddev(**arguments)
+    stddev = 5.198
+    spent = [
+        PLDAccountant(value_discretization_interval=1e-4)
+        .compose(GaussianDpEvent(stddev * factor))
+        .get_delta(0.8)
+        for factor in (1.01, 0.99)
+    ]
+    assert spent[0] < 1e-6 < spent[1]
     one, two = (
         noisy_counts(
             {"a": [[1, 2]], "b": [[0]]},
@@ -244,23 +250,6 @@ def test_noisy_counts() -> None:
         assert_stddev(noise, stddev)
     assert not independence_refuted(one["a"], one["b"], stddev)
     assert not independence_refuted(one["a"], two["a"], stddev)
-
-
-@pytest.mark.parametrize("epsilon", [0.01, 1.0, 8.0])
-@pytest.mark.parametrize("delta", [1e-3, 1e-8])
-def test_noise_of_the_choice_costs_what_was_said(
-    epsilon: float, delta: float
-) -> None:
-    stddev = gaussian_stddev(epsilon=epsilon, delta=delta)
-
-    def spent(noise_multiplier: float) -> float:
-        accountant = PLDAccountant(value_discretization_interval=epsilon * 1e-3)
-        accountant.compose(GaussianDpEvent(noise_multiplier))
-        return accountant.get_delta(epsilon)
-
-    # Discretisation overstates delta a little.
-    assert spent(stddev * 1.001) <= delta
-    assert spent(stddev * 0.99) > delta
 
 
 def test_a_private_choice() -> None:

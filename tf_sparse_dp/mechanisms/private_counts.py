@@ -9,14 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy import special
 
-from tf_sparse_dp.accounting.calibration import round_up
+from tf_sparse_dp.accounting.single_release import gaussian_noise_multiplier
 
 # Counts are multiples of this: float64 then adds them up without rounding.
 _GRAIN = 2.0**-24
-# What rounding may do to a difference of probabilities, relative to them.
-_ROUNDING = 1e-12
 
 
 def noisy_counts(
@@ -30,7 +27,9 @@ def noisy_counts(
 
     Arguments and guarantee: as those of `FrequencySelection.private`.
     """
-    stddev = gaussian_stddev(epsilon=epsilon, delta=delta)
+    _check("epsilon", epsilon, math.inf)
+    _check("delta", delta, 1.0)
+    stddev = gaussian_noise_multiplier(epsilon, delta)
     counts = unit_counts(lookups, table_rows)
     generator = np.random.Generator(np.random.Philox(key=secrets.randbits(128)))
     return {
@@ -69,44 +68,13 @@ def unit_counts(
     }
 
 
-def gaussian_stddev(*, epsilon: float, delta: float) -> float:
-    r"""The least Gaussian noise, to 5 digits, for a sensitivity of 1.
-
-    $\sigma$ with $\Phi(1/2\sigma - \varepsilon\sigma) - e^\varepsilon
-    \Phi(-1/2\sigma - \varepsilon\sigma) \le \delta$, which is necessary and
-    sufficient for one release to be $(\varepsilon, \delta)$-DP.
-
-    Reference: Balle and Wang, "Improving the Gaussian Mechanism for
-    Differential Privacy", 2018, Theorem 8.
-    """
-    for name, value, limit in (
-        ("epsilon", epsilon, 500.0),
-        ("delta", delta, 1.0),
-    ):
-        number = isinstance(value, numbers.Real)
-        if not number or isinstance(value, bool) or not 0 < value < limit:
-            raise ValueError(
-                f"{name}={value!r} was given; expected a number above 0 and "
-                f"below {limit:g}."
-            )
-
-    def suffices(stddev: float) -> bool:
-        half, shift = 0.5 / stddev, epsilon * stddev
-        first = special.log_ndtr(half - shift)
-        second = epsilon + special.log_ndtr(-half - shift)
-        ratio = min(math.exp(second - first), 1.0) - _ROUNDING
-        return first + math.log1p(-ratio) <= math.log(delta)
-
-    low, high = 0.0, 1e-3
-    while not suffices(high):
-        low, high = high, 2 * high
-    for _ in range(60):
-        middle = (low + high) / 2
-        if suffices(middle):
-            high = middle
-        else:
-            low = middle
-    return round_up(high, 5)
+def _check(name: str, value: Any, limit: float) -> None:
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not number or not 0 < value < limit:
+        raise ValueError(
+            f"{name}={value!r} was given; expected a number above 0 and below "
+            f"{limit:g}."
+        )
 
 
 def _distinct(
