@@ -162,6 +162,24 @@ def test_gaussian_columns_are_gaussian_and_their_own() -> None:
     assert np.abs(others).max() < 6 / np.sqrt(501)
 
 
+def test_a_matrix_that_is_held_is_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measurement = GaussianColumns(ROWS, COUNT, KEY)
+    held = measurement.held()
+    assert held is not measurement
+    table = tf.eye(ROWS, dtype=tf.float64)
+    np.testing.assert_allclose(
+        held.measure(table), measurement.measure(table), atol=1e-6
+    )
+    sketch = tf.eye(COUNT, dtype=tf.float64)
+    np.testing.assert_allclose(
+        held.adjoint(sketch), measurement.adjoint(sketch), atol=1e-6
+    )
+    monkeypatch.setattr(measurements, "_HELD", ROWS * COUNT - 1)
+    assert measurement.held() is measurement
+
+
 def test_more_measurements_than_rows_are_refused() -> None:
     with pytest.raises(ValueError, match="expected 1 to 8"):
         Hadamard(5, 9, KEY)

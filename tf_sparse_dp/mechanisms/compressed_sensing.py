@@ -43,7 +43,7 @@ _NOISE, _MATRIX = 0, 1  # Purposes of keys.
 # Beyond these, time and memory are out of proportion.
 _MOST_CELLS = 2**30
 _MOST_PARTS = 2**12
-_MOST_ENTRIES = 2**33
+_MOST_ENTRIES = 2**30
 _MOST_SOLVED = 2**13
 
 

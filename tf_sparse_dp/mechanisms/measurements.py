@@ -22,6 +22,8 @@ from tf_sparse_dp.random_keys import ALGORITHM, fold_in
 
 # Numbers that a chunk of work may hold: 32 MB of float64.
 _CHUNK = 2**22
+# Entries of a matrix that is held while it is used many times: 256 MB.
+_HELD = 2**26
 
 
 class Measurement(abc.ABC):
@@ -84,6 +86,10 @@ class Measurement(abc.ABC):
           The squared norms, and the squared sums of the norms of the L parts
           of each sketch; both float64 [B].
         """
+
+    def held(self) -> Measurement:
+        """The same matrix, in the form that is best for many products."""
+        return self
 
     def _inside(
         self, values: tf.Tensor, ids: tf.Tensor
@@ -264,8 +270,12 @@ class GaussianColumns(Measurement):
     """Independent entries N(0, 1/m), the paper's; column j from its number.
 
     A column costs m random numbers each time it is looked at: right for
-    tables of up to some 10⁵ rows, and for sketches of few rows of any table.
+    sketches of few rows of any table, and for recovery of small ones.
     """
+
+    def __init__(self, rows: int, count: int, key: tf.Tensor):
+        super().__init__(rows, count, key)
+        self._matrix: tf.Tensor | None = None
 
     @property
     def squared_norm(self) -> float:
@@ -273,6 +283,13 @@ class GaussianColumns(Measurement):
         # probability below exp(-t²/2) (Davidson and Szarek).
         largest = math.sqrt(self.rows / self.count) + 6 / math.sqrt(self.count)
         return (1 + largest) ** 2
+
+    def held(self) -> Measurement:
+        if self.rows * self.count > _HELD:
+            return self
+        held = GaussianColumns(self.rows, self.count, self.key)
+        held._matrix = self._for_all(self.columns, tf.float32)
+        return held
 
     def columns(self, ids: tf.Tensor) -> tf.Tensor:
         """Columns of A, float32 [N, m], for row numbers [N]."""
@@ -292,19 +309,28 @@ class GaussianColumns(Measurement):
         return entries * np.float32(1 / math.sqrt(self.count))
 
     def measure(self, table: tf.Tensor) -> tf.Tensor:
-        ids = tf.range(self.rows, dtype=tf.int64)
-        return self._summed(table, ids)
+        if self._matrix is not None:
+            matrix = tf.cast(self._matrix, table.dtype)
+            return tf.matmul(matrix, table, transpose_a=True)
+        return self._summed(table, tf.range(self.rows, dtype=tf.int64))
 
     def adjoint(self, sketch: tf.Tensor) -> tf.Tensor:
-        def part(ids: tf.Tensor) -> tf.Tensor:
-            columns = tf.cast(self.columns(ids), sketch.dtype)
-            return tf.matmul(columns, sketch)
+        def part(columns: tf.Tensor) -> tf.Tensor:
+            return tf.matmul(tf.cast(columns, sketch.dtype), sketch)
 
+        if self._matrix is not None:
+            return part(self._matrix)
+        return self._for_all(lambda ids: part(self.columns(ids)), sketch.dtype)
+
+    def _for_all(
+        self, function: Callable[[tf.Tensor], tf.Tensor], dtype: tf.DType
+    ) -> tf.Tensor:
+        """Rows of a function of the numbers of columns, for all columns."""
         size = min(self.rows, self._columns_at_once)
         count = -(-self.rows // size)
         ids = tf.reshape(tf.range(count * size, dtype=tf.int64), [count, size])
-        parts = tf.map_fn(part, ids, fn_output_signature=sketch.dtype)
-        return tf.reshape(parts, [-1, sketch.shape[1]])[: self.rows]
+        parts = tf.map_fn(function, ids, fn_output_signature=dtype)
+        return tf.reshape(parts, [count * size, parts.shape[2]])[: self.rows]
 
     def inverse(self) -> Callable[[tf.Tensor], tf.Tensor]:
         def add(ids: tf.Tensor, total: tf.Tensor) -> tf.Tensor:

@@ -50,7 +50,8 @@ def recover(
     unit = tf.where(usable, largest, 1.0)
     sketch = tf.where(usable, sketch / unit, tf.zeros_like(sketch))
     noise = None if stddev is None else stddev / unit
-    found = solve(measurement, sketch, noise, iterations or usual) * unit
+    found = solve(measurement.held(), sketch, noise, iterations or usual)
+    found *= unit
     return tf.where(tf.reduce_all(tf.math.is_finite(found)), found, 0.0)
 
 

@@ -20,8 +20,8 @@ class SketchedFactor(Factor):
 
     Rounding. Norms and sums are taken in float64. What float32 rounds is each
     row v_l times the unit's weight, and columns a_l of random numbers in their
-    last digit: with M = Σ_l |v_l| |a_l| no more than 2e-7 M together, times
-    the weight. Norms |A g| ≤ M are made larger by more than that.
+    last digits: with M = Σ_l |v_l| |a_l| some 2e-7 M together, times the
+    weight. Norms |A g| ≤ M are made larger by more than that.
 
     Attributes:
       rows: The terms of the table [rows, k].
