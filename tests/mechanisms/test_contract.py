@@ -213,6 +213,20 @@ def _assert_small(sizes: dict[str, int]) -> None:
     assert not large
 
 
+@EVERY
+def test_no_size_need_be_fixed(case: Case) -> None:
+    """As pure plans ask for, and private means."""
+    batch = Batch.random(16, (5000, 4), size=1.0)
+    facts = batch.facts(expected_batch_size=16.0)
+    facts = dataclasses.replace(facts, failure_probability=0.0)
+    run = contract.step(case, batch, facts)
+    for total, variable in zip(
+        run(*contract.arguments(batch)), facts.variables, strict=True
+    ):
+        assert not contract.ill_formed(total, variable.shape, private=True)
+        assert np.isfinite(contract.dense(total)).all()
+
+
 def test_dense_tables_would_be_seen() -> None:
     case = Case("dense", mechanisms.Gaussian())
     batch = Batch.random(4, (1000, 4))

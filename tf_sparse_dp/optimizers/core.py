@@ -373,7 +373,7 @@ def _check_sizes(mechanism: Mechanism, facts: PublicFacts) -> None:
         raise ValueError(
             "XLA compiles the training step, which takes sizes that are fixed "
             f"beforehand, but {mechanism!r} may fail with such sizes, and the "
-            "plan has no room for that: delta is 0, or epsilon very large. "
+            "plan has no room for that: delta is 0 or tiny, or epsilon huge. "
             "Expected a step that is not compiled: pass jit_compile=False to "
             "compile, or choose a mechanism with noise on every entry, "
             "Laplace() or Gaussian()."
