@@ -224,7 +224,7 @@ def test_no_key_is_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     given = [
         RowFactor(values, ids, (ROWS, WIDTH)),
         DenseFactor(tf.zeros([11, 4])),
-        RowFactor(values, ids, (ROWS, WIDTH)),
+        RowFactor(values[..., :1], ids, (ROWS, 1)),
         RowFactor(values, ids % 5, (5, WIDTH)),
     ]
     public = facts(given)

@@ -18,6 +18,7 @@ from tf_sparse_dp.mechanisms.noise_norms import (
     LaplaceNorms,
     Norms,
 )
+from tf_sparse_dp.mechanisms.released_rows import released_rows
 from tf_sparse_dp.mechanisms.tail_sampling import (
     Rows,
     directions,
@@ -180,20 +181,9 @@ class SparseTable(NoisyTable):
             [self._shrunk(self.touched.values, shift), untouched], 0
         )
         values = rounded(values, self.layout.size)
-        # Neither rows of zeros nor the order may tell which rows were touched.
-        ids = tf.where(tf.reduce_any(values != 0, 1), ids, -1)
-        order = tf.argsort(ids)
-        if not self.fixed_size:
-            order = order[tf.reduce_sum(tf.cast(ids < 0, tf.int32)) :]
-        ids = tf.maximum(tf.gather(ids, order), 0)
-        values = tf.reshape(
-            tf.gather(values, order), [-1, *self.layout.shape[1:]]
-        )
-        return tf.IndexedSlices(
-            tf.cast(values, self.given.values.dtype),
-            tf.cast(ids, self.given.indices.dtype),
-            tf.constant(self.layout.shape, tf.int64),
-        )
+        shape = tf.constant(self.layout.shape, tf.int64)
+        given = tf.IndexedSlices(self.given.values, self.given.indices, shape)
+        return released_rows(ids, values, given, fixed_size=self.fixed_size)
 
     def _untouched(self, shift: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Ids and values of rows that were not touched, each id once."""

@@ -23,6 +23,9 @@ from tf_sparse_dp.mechanisms.interface import (
     Sum,
     Variable,
 )
+from tf_sparse_dp.mechanisms.merged_tables import MergedTables
+from tf_sparse_dp.mechanisms.noisy_tables import FEWEST_ROWS
+from tf_sparse_dp.mechanisms.released_rows import released_rows
 from tf_sparse_dp.mechanisms.tail_sampling import touched_rows, untouched_hits
 from tf_sparse_dp.random_keys import fold_in
 from tf_sparse_dp.random_tails import normal
@@ -72,11 +75,12 @@ class PartitionSelection(Mechanism):
         simulated sums over rows of a power law the error was least, and nearly
         the same, from 0.1 to 0.3.
       threshold: $\tau$, the noisy count above which a row is selected; at least
-        0. None chooses for each table the one at which `expected_untouched`
-        rows are selected by noise alone; all rows, without counting, of tables
-        with no more rows than that.
-      expected_untouched: See `threshold`; above 0, and not used if a threshold
-        is given.
+        0. None chooses, for all tables of one width, the one at which
+        `expected_untouched` of their rows are selected by noise alone. Tables
+        of fewer than 1000 rows have thresholds of their own; of tables with no
+        more rows than expected all are selected, without counting.
+      expected_untouched: See `threshold`; above 0 and below 1000, and not used
+        if a threshold is given.
 
     Raises:
       ValueError: If an argument is not what is described above.
@@ -97,6 +101,12 @@ class PartitionSelection(Mechanism):
     def __post_init__(self) -> None:
         _check("selection_share", self.selection_share, "above 0 and below 1")
         _check("expected_untouched", self.expected_untouched, "above 0")
+        if self.expected_untouched >= FEWEST_ROWS:
+            raise ValueError(
+                f"expected_untouched={self.expected_untouched!r} was given; "
+                f"expected less than {FEWEST_ROWS}. Give a low threshold to "
+                "have most rows selected, or use Gaussian()."
+            )
         if self.threshold is not None:
             _check("threshold", self.threshold, "at least 0")
 
@@ -140,20 +150,41 @@ class PartitionSelection(Mechanism):
         gradients, counts = sums[: len(variables)], sums[len(variables) :]
         if facts.stddev == 0:
             return [deduplicated(total) for total in gradients]
-        stddev = facts.stddev / math.sqrt(1 - self.selection_share)
         remaining = iter(counts)
+        counts = [
+            next(remaining) if self._selects(variable) else total
+            for variable, total in zip(variables, gradients, strict=True)
+        ]
+        tables = MergedTables(gradients, facts)
+        return tables.apart(
+            self._released(
+                tables.together(gradients),
+                tables.together(counts),
+                key,
+                tables.facts,
+            )
+        )
+
+    def _released(
+        self,
+        gradients: Sequence[Sum],
+        counts: Sequence[Sum],
+        key: tf.Tensor,
+        facts: PublicFacts,
+    ) -> list[Sum]:
+        stddev = facts.stddev / math.sqrt(1 - self.selection_share)
         return [
             self._selected(
                 _with_shape(total, variable.shape),
-                _with_shape(next(remaining), (variable.shape[0], 1)),
+                _with_shape(count, (variable.shape[0], 1)),
                 fold_in(key, place),
                 stddev,
                 facts,
             )
             if self._selects(variable)
             else with_noise(total, fold_in(key, place), stddev)
-            for place, (variable, total) in enumerate(
-                zip(variables, gradients, strict=True)
+            for place, (variable, total, count) in enumerate(
+                zip(facts.variables, gradients, counts, strict=True)
             )
         ]
 
@@ -216,11 +247,7 @@ class PartitionSelection(Mechanism):
             live = tf.concat([live, hits.live], 0)
             values = tf.concat([values, stddev * drawn], 0)
         values = tf.where(live[:, tf.newaxis], rounded(values, stddev), 0.0)
-        return tf.IndexedSlices(
-            tf.cast(tf.reshape(values, [-1, *shape]), total.values.dtype),
-            tf.cast(tf.where(live, ids, 0), total.indices.dtype),
-            total.dense_shape,
-        )
+        return released_rows(ids, values, total)
 
     def event(self, noise_multiplier: float) -> dp_accounting.DpEvent:
         return dp_accounting.ComposedDpEvent(
