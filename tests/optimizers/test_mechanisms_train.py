@@ -108,7 +108,8 @@ def pure_model(mechanism: Any, **options: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def test_pure_privacy() -> None:
-    trained, arrays = pure_model(PURE)
+    trained, arrays = pure_model("auto")
+    assert trained.optimizer.private_step.mechanism == PURE
     budget = tsdp.PrivacyBudget()
     trained.fit(*arrays, batch_size=20, epochs=2, verbose=0, callbacks=[budget])
     statement = trained.optimizer.privacy_statement()

@@ -178,3 +178,17 @@ def test_workers_that_are_not_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:
         error=ValueError,
     ):
         apply_among_workers()
+
+
+def test_products_in_less_than_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        tf.config, "list_physical_devices", lambda kind=None: ["a GPU"]
+    )
+    model = compiled(OwnStep(lambda gradients: gradients), IDS)
+    with refused(
+        model,
+        "TensorFloat-32",
+        "enable_tensor_float_32_execution(False)",
+        error=ValueError,
+    ):
+        model.fit(IDS, TARGETS, batch_size=8, verbose=0)

@@ -17,6 +17,7 @@ from tf_sparse_dp.gradients.factors import Factor
 from tf_sparse_dp.gradients.internals import is_compiled
 from tf_sparse_dp.gradients.loss_scale import LossScale
 from tf_sparse_dp.gradients.memory import Memory
+from tf_sparse_dp.gradients.precision import check_precision
 from tf_sparse_dp.gradients.rules.declared import declared_among
 from tf_sparse_dp.gradients.separation import Gradient, Separation
 from tf_sparse_dp.mechanisms.automatic import Automatic
@@ -26,6 +27,7 @@ from tf_sparse_dp.mechanisms.interface import (
     Sum,
     Variable,
 )
+from tf_sparse_dp.mechanisms.projection import Projection
 from tf_sparse_dp.random_keys import KeyStream
 from tf_sparse_dp.sampling.counts import whole_number
 from tf_sparse_dp.sampling.padding import is_validity_column
@@ -89,7 +91,7 @@ class PrivateStep:
             self.expected_batch_size = sampling.expected_batch_size
         self.plan = plan
         self.clip_norm = float(clip_norm)
-        self.mechanism = self.resolved = _mechanism(mechanism)
+        self.mechanism = self.resolved = _mechanism(mechanism, plan)
         _check_noise(plan, self.mechanism)
         self.examples_per_unit = _unit_size(examples_per_unit, plan)
         self.loss_reduction = loss_reduction
@@ -112,7 +114,10 @@ class PrivateStep:
         Raises:
           NotSeparableError: If the gradients are not proven to be sums of
             per-example terms.
+          ValueError: If products are rounded too much, or the mechanism is not
+            made for this model.
         """
+        check_precision()
         separation = Separation(gradients, names, shapes)
         self._check_first_release(separation)
         self.check_reduction(separation, names)
@@ -339,8 +344,12 @@ def _divided(total: Sum, by: float) -> Sum:
     return total / by
 
 
-def _mechanism(mechanism: Mechanism | str) -> Mechanism:
+def _mechanism(
+    mechanism: Mechanism | str, plan: PrivacyPlan | None
+) -> Mechanism:
     if mechanism == "auto":
+        if plan is not None and plan.noise == "laplace":
+            return Projection(geometry="coordinates", noise="laplace")
         return Automatic()
     if isinstance(mechanism, Mechanism):
         return mechanism

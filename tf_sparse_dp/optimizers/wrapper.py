@@ -76,6 +76,7 @@ class PrivateWrapper:
         all rows is cheap beside the step, else `Projection()`, or
         `Threshold()` where the lookups of an example are not bounded; it
         looks at shapes, batch size and noise alone, and `explain` says why.
+        With a plan for Laplace noise it is Laplace's `Projection`.
       noise_multiplier: Standard deviation of the noise over `clip_norm`, in
         place of a plan. 0.0 is not private.
       expected_batch_size: What noisy sums are divided by, in place of a plan:
