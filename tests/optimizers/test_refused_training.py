@@ -181,10 +181,10 @@ def test_workers_that_are_not_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_products_in_less_than_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        tf.config, "list_physical_devices", lambda kind=None: ["a GPU"]
-    )
     model = compiled(OwnStep(lambda gradients: gradients), IDS)
+    monkeypatch.setattr(
+        tf.config, "list_physical_devices", lambda kind: ["a GPU"]
+    )
     with refused(
         model,
         "TensorFloat-32",
