@@ -13,6 +13,8 @@ import tf_sparse_dp as tsdp
 from tests.mechanisms.contract import MECHANISMS, Case
 from tests.optimizers.small_run import weights
 
+pytestmark = pytest.mark.lane
+
 keras = tf.keras
 
 ROWS, EXAMPLES, STEPS = 3000, 200, 4
