@@ -6,9 +6,11 @@
 Speed. One table of 10 million rows of 32 numbers, of which a batch touched
 26,624 (1,024 examples with 26 lookups each). The mechanisms take turns within
 one process, so that whatever else the machine does meets all of them; a ratio
-is the median over the turns of the dense time over the sparse time.
+is the median over the turns of the dense time over the sparse time, by the
+clock and in CPU time, summed over threads, which a busy machine disturbs less.
 
-Growth. 1,000 touched rows, and tables of 10^5 to 10^9 numbers in rows of 32.
+Growth. 1,000 touched rows, and tables of 10^5 to 10^9 numbers in rows of 32;
+CPU time.
 
 Memory. The same tables. Every figure is the peak of a process of its own
 (`resource.getrusage`), so it includes Python and TensorFlow. What a process
@@ -25,7 +27,6 @@ import os
 import pathlib
 import platform
 import resource
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -51,8 +52,8 @@ MECHANISMS: dict[str, Callable[[], Any]] = {
     "projection of coordinates": lambda: tsdp.Projection(
         geometry="coordinates"
     ),
+    "partition selection": tsdp.PartitionSelection,
 }
-SPARSE = [name for name in MECHANISMS if name != DENSE]
 WAYS = {"graph": False, "XLA": True}
 SPEED_ROWS, SPEED_TOUCHED = 10_000_000, 26_624
 NUMBERS = [10**5, 10**6, 10**7, 10**8, 10**9]
@@ -68,6 +69,13 @@ def arguments() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--only", choices=["speed", "growth", "memory"])
+    parser.add_argument(
+        "--mechanisms",
+        nargs="+",
+        choices=[name for name in MECHANISMS if name != DENSE],
+        default=[name for name in MECHANISMS if name != DENSE],
+        help="besides dense noise",
+    )
     parser.add_argument("--rows", type=int, default=SPEED_ROWS)
     parser.add_argument("--touched", type=int, default=SPEED_TOUCHED)
     parser.add_argument("--turns", type=int, default=5)
@@ -109,7 +117,11 @@ def releaser(
         total = tf.IndexedSlices(
             values, ids, tf.constant([rows, WIDTH], tf.int64)
         )
-        (private,) = mechanism.release([total], key, facts)
+        sums = [total]
+        if isinstance(mechanism, tsdp.PartitionSelection):
+            shares = tf.fill([len(values), 1], tf.constant(0.2, tf.float64))
+            sums.append(tf.IndexedSlices(shares, tf.cast(ids, tf.int64)))
+        (private,) = mechanism.release(sums, key, facts)
         if isinstance(private, tf.IndexedSlices):
             return private.values, private.indices
         return private
@@ -126,11 +138,12 @@ def releaser(
     return run
 
 
-def timed(run: Callable[[int], None], step: int) -> float:
-    """Milliseconds of one release, by the clock."""
-    begin = time.perf_counter()
+def timed(run: Callable[[int], None], step: int) -> np.ndarray:
+    """Milliseconds of one release: by the clock, and of all processors."""
+    begin = np.array([time.perf_counter(), time.process_time()])
     run(step)
-    return 1e3 * (time.perf_counter() - begin)
+    end = np.array([time.perf_counter(), time.process_time()])
+    return 1e3 * (end - begin)
 
 
 def dense_rows(options: argparse.Namespace) -> int:
@@ -153,47 +166,49 @@ def measure_speed(options: argparse.Namespace) -> list[dict[str, Any]]:
             "memory, and multiplied up."
         )
     runs = {}
-    for name in MECHANISMS:
+    for name in [DENSE, *options.mechanisms]:
         for way, jit in WAYS.items():
             rows = rows_for_dense if name == DENSE else options.rows
             runs[name, way] = releaser(
                 name, rows=rows, touched=options.touched, jit=jit
             )
-    spent: dict[Any, list[float]] = {variant: [] for variant in runs}
+    spent: dict[Any, list[np.ndarray]] = {variant: [] for variant in runs}
     for turn in range(options.turns):
         for variant, run in runs.items():
             factor = scale if variant[0] == DENSE else 1.0
             spent[variant].append(factor * timed(run, turn + 1))
 
-    print(f"{'':34}{'ms':>10}{'dense is slower by':>20}")
+    print(
+        f"{'':34}{'ms':>10}{'CPU ms':>10}{'dense is slower by':>20}{'CPU':>8}"
+    )
     figures = []
-    for (name, way), times in spent.items():
-        ratios = [
-            dense / own
-            for dense, own in zip(spent[DENSE, way], times, strict=True)
-        ]
+    for (name, way), turns in spent.items():
+        times = np.array(turns)
+        ratios = np.array(spent[DENSE, way]) / times
         figures.append(
             {
                 "mechanism": name,
                 "way": way,
-                "milliseconds": statistics.median(times),
-                "dense_over_this": statistics.median(ratios),
-                "all_milliseconds": times,
+                "milliseconds": np.median(times, 0).tolist(),
+                "dense_over_this": np.median(ratios, 0).tolist(),
             }
         )
         print(
-            f"{name + ', ' + way:34}{statistics.median(times):10.1f}"
-            f"{statistics.median(ratios):20.0f}"
+            f"{name + ', ' + way:34}"
+            + "".join(f"{ms:10.1f}" for ms in np.median(times, 0))
+            + "{:20.0f}{:8.0f}".format(*np.median(ratios, 0))
         )
     return figures
 
 
 def measure_growth(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Prints milliseconds by the size of the table."""
-    print(f"Growth: {GROWTH_TOUCHED:,} rows touched, milliseconds by numbers")
+    """Prints CPU milliseconds by the size of the table."""
+    print(
+        f"Growth: {GROWTH_TOUCHED:,} rows touched, CPU milliseconds by numbers"
+    )
     print(f"{'':34}" + "".join(f"{n:10.0e}" for n in NUMBERS) + f"{'ratio':>8}")
     figures = []
-    for name in SPARSE:
+    for name in options.mechanisms:
         for way, jit in WAYS.items():
             runs = [
                 releaser(
@@ -204,20 +219,20 @@ def measure_growth(options: argparse.Namespace) -> list[dict[str, Any]]:
                 )
                 for numbers in NUMBERS
             ]
-            turns = [
-                [timed(run, turn + 1) for run in runs]
-                for turn in range(4 * options.turns)
-            ]
-            medians = [
-                statistics.median(times) for times in zip(*turns, strict=True)
-            ]
-            ratio = statistics.median(t[-1] / t[0] for t in turns)
+            turns = np.array(
+                [
+                    [timed(run, turn + 1)[1] for run in runs]
+                    for turn in range(4 * options.turns)
+                ]
+            )
+            medians = np.median(turns, 0).tolist()
+            ratio = float(np.median(turns[:, -1] / turns[:, 0]))
             figures.append(
                 {
                     "mechanism": name,
                     "way": way,
                     "numbers": NUMBERS,
-                    "milliseconds": medians,
+                    "cpu_milliseconds": medians,
                     "last_over_first": ratio,
                 }
             )
@@ -251,15 +266,16 @@ def measure_memory(options: argparse.Namespace) -> list[dict[str, Any]]:
     print(f"Memory: {GROWTH_TOUCHED:,} rows touched, peak megabytes by numbers")
     bare = in_process(peak_megabytes, None, 0, False, options.threads)
     print(f"{'no release':34}{bare:10.0f}")
-    print(f"{'':34}" + "".join(f"{n:10.0e}" for n in NUMBERS))
+    numbers = NUMBERS[::2]
+    print(f"{'':34}" + "".join(f"{n:10.0e}" for n in numbers))
     figures: list[dict[str, Any]] = [{"mechanism": None, "megabytes": bare}]
-    for name in [*SPARSE, DENSE]:
+    for name in [*options.mechanisms, DENSE]:
         for way, jit in WAYS.items():
             peaks = [
                 in_process(
                     peak_megabytes, name, n // WIDTH, jit, options.threads
                 )
-                for n in NUMBERS
+                for n in numbers
                 # What dense noise on large tables takes is known by then.
                 if name != DENSE or n <= 10**7
             ]
@@ -267,7 +283,7 @@ def measure_memory(options: argparse.Namespace) -> list[dict[str, Any]]:
                 {
                     "mechanism": name,
                     "way": way,
-                    "numbers": NUMBERS[: len(peaks)],
+                    "numbers": numbers[: len(peaks)],
                     "megabytes": peaks,
                 }
             )

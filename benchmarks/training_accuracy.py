@@ -39,13 +39,13 @@ WIDTH = 9
 NOT_PRIVATE = "not private"
 MECHANISMS: dict[str, Callable[[], Any]] = {
     "dense noise": tsdp.Gaussian,
-    "projection": lambda: tsdp.Projection(),
-    "threshold": lambda: tsdp.Threshold(),
+    "projection": tsdp.Projection,
+    "threshold": tsdp.Threshold,
     "threshold, 1000 rows": lambda: tsdp.Threshold(untouched_rows=1000),
     "threshold by SURE": lambda: tsdp.Threshold(choice="sure"),
-    "partition selection": lambda: tsdp.PartitionSelection(),
-    "selection above 5": lambda: tsdp.PartitionSelection(
-        selection_share=0.5, threshold=5.0
+    "partition selection": tsdp.PartitionSelection,
+    "selection above 1": lambda: tsdp.PartitionSelection(
+        selection_share=0.5, threshold=1.0
     ),
 }
 
