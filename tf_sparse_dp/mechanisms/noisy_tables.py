@@ -293,10 +293,10 @@ def check_tables(facts: PublicFacts) -> None:
     Raises:
       ValueError: If there is one.
     """
-    for place, variable in enumerate(facts.variables):
+    for variable in facts.variables:
         if variable.sparse and math.prod(variable.shape) == 0:
             raise ValueError(
-                f"Variable {place} is a table of shape {variable.shape}: "
+                f"The table {variable.name!r} has shape {variable.shape}: "
                 f"{variable.shape[0]} rows of {math.prod(variable.shape[1:])} "
                 "entries. Expected at least one of each. Leave it out of the "
                 "variables that are trained."

@@ -152,36 +152,49 @@ class Projection(Mechanism):
         self.check(facts)
         if facts.noise_multiplier == 0:
             return [deduplicated(total) for total in sums]
+        return self.projected(sums, key, facts)[0]
+
+    def projected(
+        self, sums: Sequence[Sum], key: tf.Tensor, facts: PublicFacts
+    ) -> tuple[list[Sum], list[tf.Tensor]]:
+        """What is released, and by how much norms were shrunk in each ball.
+
+        The latter is as private as the former.
+        """
         if self.tables == "each":
-            return self._released(sums, key, facts)
+            return self._projected(sums, key, facts)
         variables = tuple(map(self._with_lookups, facts.variables))
         tables = MergedTables(
             sums, dataclasses.replace(facts, variables=variables)
         )
-        return tables.apart(
-            self._released(tables.together(sums), key, tables.facts)
+        released, thresholds = self._projected(
+            tables.together(sums), key, tables.facts
         )
+        return tables.apart(released), thresholds
 
-    def _released(
+    def _projected(
         self, sums: Sequence[Sum], key: tf.Tensor, facts: PublicFacts
-    ) -> list[Sum]:
+    ) -> tuple[list[Sum], list[tf.Tensor]]:
         keys = [fold_in(key, place) for place in range(len(sums))]
         size = self._noise_size(facts)
         released: list[Sum] = list(sums)
         for place, variable in enumerate(facts.variables):
             if not variable.sparse:
                 released[place] = self._noisy(sums[place], keys[place], size)
-        for ball in self._balls(facts):
-            tables, _ = projected(
+        thresholds = []
+        balls = self._balls(facts)
+        for ball in balls:
+            tables, threshold = projected(
                 [sums[place] for place in ball],
                 [keys[place] for place in ball],
                 [self._layout(facts.variables[place], size) for place in ball],
                 self._radius([facts.variables[place] for place in ball], facts),
-                self._failure_probability(facts),
+                facts.failure_probability / len(balls),
             )
+            thresholds.append(threshold)
             for place, table in zip(ball, tables, strict=True):
                 released[place] = table
-        return released
+        return released, thresholds
 
     def event(self, noise_multiplier: float) -> dp_accounting.DpEvent:
         if self.noise == "laplace":
@@ -207,16 +220,16 @@ class Projection(Mechanism):
         if known is None:
             raise ValueError(
                 "How many rows of a table one unit reaches, from which "
-                "Projection takes its radius, is not known for the table of "
-                f"shape {table.shape}: its ids are ragged or sparse. Pass "
-                "Projection(lookups=...) with a number that few units exceed, "
-                "or use Threshold(), which need not know."
+                "Projection takes its radius, is not known for the table "
+                f"{table.name!r} of shape {table.shape}: its ids are ragged or "
+                "sparse. Pass Projection(lookups=...) with a number that few "
+                "units exceed, or use Threshold(), which need not know."
             )
         if known < 1:
             raise ValueError(
-                f"One unit reaches {known} rows of the table of shape "
-                f"{table.shape}; expected at least 1. Leave it out of the "
-                "variables that are trained."
+                f"One unit reaches {known} rows of the table {table.name!r} of "
+                f"shape {table.shape}; expected at least 1. Leave it out of "
+                "the variables that are trained."
             )
         return min(known, table.shape[0])
 
@@ -261,10 +274,6 @@ class Projection(Mechanism):
             * math.sqrt(sum(reach(table) for table in tables))
             * facts.expected_batch_size
         )
-
-    def _failure_probability(self, facts: PublicFacts) -> float:
-        """Of one ball."""
-        return facts.failure_probability / max(len(self._balls(facts)), 1)
 
 
 def _check_choice(name: str, given: object, choices: Sequence[str]) -> None:
