@@ -23,7 +23,7 @@ $(shell rm -f $(READY))
 endif
 endif
 
-.PHONY: help demo test lint format bench bench-mechanisms lanes clean
+.PHONY: help demo test lint format bench bench-mechanisms bench-errors lanes clean
 help:
 	@echo "make demo    train a private recommender; ARGS='--epsilon 8' passes options"
 	@echo "make test    the tests on Keras 3 and on tf-keras, and the examples in docstrings"
@@ -31,6 +31,7 @@ help:
 	@echo "make format  let ruff rewrite what it can"
 	@echo "make bench   what a private step costs over an ordinary one"
 	@echo "make bench-mechanisms   what a release of a large table costs, sparse and dense"
+	@echo "make bench-errors   how far private sums are from the exact ones"
 	@echo "make lanes   a short test on the oldest TensorFlow and the newest dp-accounting"
 	@echo "make clean   remove what the other targets made"
 
@@ -68,6 +69,9 @@ bench: $(READY)
 
 bench-mechanisms: $(READY)
 	$(BIN)/python benchmarks/mechanisms.py $(ARGS)
+
+bench-errors: $(READY)
+	$(BIN)/python benchmarks/errors.py $(ARGS)
 
 # Each lane has an environment of its own. The first has the oldest TensorFlow
 # and the Keras of its day; the second the newest dp-accounting and numpy.

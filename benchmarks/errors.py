@@ -1,6 +1,6 @@
 """How far private sums are from the exact ones: the error of each mechanism.
 
-    make errors
+    make bench-errors
 
 One table of 200,000 rows of width 16. Each of 1024 examples has a gradient of
 norm 1 on 26 rows, which are drawn by popularity (Zipf, exponent 1.1); examples

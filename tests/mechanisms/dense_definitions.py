@@ -41,10 +41,14 @@ def norms(noisy: np.ndarray, geometry: str) -> np.ndarray:
     return np.abs(noisy)
 
 
-def shrunk(noisy: np.ndarray, threshold: float, geometry: str) -> np.ndarray:
-    """Soft threshold of rows or coordinates."""
+def shrunk(
+    noisy: np.ndarray, threshold: float, geometry: str, size: float
+) -> np.ndarray:
+    """Soft threshold of rows or coordinates, on a grid for noise of a size."""
     sizes = norms(noisy, geometry)
-    return noisy * np.maximum(1 - threshold / np.maximum(sizes, 1e-300), 0)
+    step = 2.0 ** (np.floor(np.log2(size)) - 12)
+    kept = np.maximum(1 - threshold / np.maximum(sizes, 1e-300), 0)
+    return step * np.round(noisy * kept / step)
 
 
 def projection_threshold(sizes: np.ndarray, radius: float) -> float:
@@ -57,13 +61,17 @@ def projection_threshold(sizes: np.ndarray, radius: float) -> float:
 
 
 def projected(
-    tables: Sequence[Table], noise: Noise, radius: float, geometry: str
+    tables: Sequence[Table],
+    noise: Noise,
+    size: float,
+    radius: float,
+    geometry: str,
 ) -> tuple[list[np.ndarray], float]:
     """The tables after noise and one projection, and its threshold."""
     noisy = [t.dense() + noise([t.rows, t.width]) for t in tables]
     sizes = np.concatenate([norms(z, geometry).ravel() for z in noisy])
     threshold = projection_threshold(sizes, radius)
-    return [shrunk(z, threshold, geometry) for z in noisy], threshold
+    return [shrunk(z, threshold, geometry, size) for z in noisy], threshold
 
 
 def row_threshold(probability: float, stddev: float, width: int) -> float:

@@ -39,7 +39,7 @@ from tf_sparse_dp.mechanisms.noisy_tables import Layout
 
 pytestmark = pytest.mark.once
 
-MANY = 300
+MANY = 150
 LOOKUPS = 4
 BATCH = 20.0  # So that rows are projected on a ball of radius 40.
 
@@ -115,6 +115,7 @@ class Case:
             released, threshold = dense_definitions.projected(
                 ball,
                 lambda shape: noise(size=shape),
+                self.noise_size,
                 radius,
                 self.mechanism.geometry,
             )
@@ -135,6 +136,12 @@ class Case:
             return self.mechanism.projected(sums, key, public)
 
         return tf.function(run, jit_compile=jit)
+
+
+@functools.cache
+def traced(case: Case, failure_probability: float = 2.0**-100) -> Any:
+    """Once for all tests that change nothing."""
+    return case.traced(failure_probability)
 
 
 def released(
@@ -178,40 +185,45 @@ CASES = {
 WEAK, STRONG = 1.0, 5.0
 
 
+# With the data for which they are tested. A large ball makes the bound fall to
+# 0, and one that is larger still has all of the noise in it.
 EXACT = {
-    "rows": CASES["rows"],
-    "coordinates": CASES["coordinates"],
-    "laplace": CASES["laplace"],
-    "together": CASES["together"],
-    # So large a ball that the bound falls to 0, and that the noise lies in it.
-    "nearly all": Case(Projection(), batch=1000.0),
-    "all": Case(Projection(geometry="coordinates"), batch=4000.0),
+    "rows": (CASES["rows"], (WEAK, STRONG)),
+    "laplace": (CASES["laplace"], (WEAK, STRONG)),
+    "together": (Case(Projection(), ((2500, 4), (300, 8))), (STRONG,)),
+    "nearly all": (Case(Projection(), batch=1000.0), (WEAK,)),
+    "all": (Case(Projection(geometry="coordinates"), batch=4000.0), (WEAK,)),
 }
 
 
-@pytest.mark.parametrize("jit", [False, True], ids=["graph", "xla"])
 @pytest.mark.parametrize("name", CASES)
-def test_the_distribution_is_that_of_the_definition(
-    name: str, jit: bool
-) -> None:
+def test_the_distribution_is_that_of_the_definition(name: str) -> None:
     case = CASES[name]
-    function = case.traced(jit=jit)
+    function = traced(case)
+    for size in (WEAK, STRONG):
+        assert not refuted(drawn(function, case, size), defined(case, size))
+
+
+@pytest.mark.parametrize("name", ["rows", "coordinates", "laplace"])
+def test_the_distribution_compiled_by_xla(name: str) -> None:
+    case = CASES[name]
+    function = case.traced(jit=True)
     for size in (WEAK, STRONG):
         assert not refuted(drawn(function, case, size), defined(case, size))
 
 
 @pytest.mark.parametrize("name", EXACT)
 def test_the_distribution_where_nothing_may_fail(name: str) -> None:
-    case = EXACT[name]
-    function = case.traced(failure_probability=0.0)
-    for size in (WEAK, STRONG):
+    case, sizes = EXACT[name]
+    function = traced(case, failure_probability=0.0)
+    for size in sizes:
         assert not refuted(drawn(function, case, size), defined(case, size))
 
 
 def test_bounds_had_to_be_lowered() -> None:
     """Else the test before would have tested only the first of them."""
-    for name, least in [("rows", 100), ("coordinates", 200), ("all", 9000)]:
-        case = EXACT[name]
+    for name, least in [("rows", 100), ("nearly all", 1000), ("all", 9000)]:
+        case, _ = EXACT[name]
         counts = defined(case, WEAK)[:, 1]
         first, *others = falling_bounds(case.layouts())
         expected = sum(
@@ -221,15 +233,21 @@ def test_bounds_had_to_be_lowered() -> None:
         assert expected == pytest.approx(16, rel=1e-6)
         assert counts.mean() > least
         assert others[-1] == 0.0
-    assert defined(EXACT["all"], WEAK)[:, 0].max() == 0.0
-    assert 0.1 < defined(EXACT["nearly all"], WEAK)[:, 0].mean() < 1.5
+    thresholds = {
+        name: defined(EXACT[name][0], WEAK)[:, 0]
+        for name in ("all", "nearly all")
+    }
+    assert thresholds["all"].max() == 0.0
+    assert 0.1 < thresholds["nearly all"].mean() < 1.5
 
 
-@pytest.mark.parametrize("failure_probability", [2.0**-100, 0.0])
-@pytest.mark.parametrize("name", ["rows", "together", "laplace"])
+@pytest.mark.parametrize(
+    ("name", "failure_probability"),
+    [("together", 2.0**-100), ("rows", 0.0), ("laplace", 0.0)],
+)
 def test_eagerly_it_is_the_same(name: str, failure_probability: float) -> None:
     case = CASES[name]
-    function = case.traced(failure_probability)
+    function = traced(case, failure_probability)
     tables = case.tables(STRONG)
     for key in keys(2):
         graph, thresholds = released(function, tables, key)
@@ -245,7 +263,7 @@ def test_a_bound_that_is_too_high_is_the_threshold(
     """And that the release is then another one is found out."""
     case = CASES["rows"]
     tables = case.tables(WEAK)
-    bound = float(np.quantile(defined(case, WEAK)[:, 0], 0.5))
+    bound = float(np.float32(np.median(defined(case, WEAK)[:, 0])))
     monkeypatch.setattr(ball_projection, "certain_threshold", lambda *_: bound)
     found = drawn(case.traced(), case, WEAK)
     assert found[:, 0].min() == np.float32(bound) < found[:, 0].max()
@@ -257,7 +275,7 @@ def test_a_bound_that_is_too_high_is_the_threshold(
         sizes = np.linalg.norm(noisy, axis=1)
         threshold = dense_definitions.projection_threshold(sizes, 40.0)
         threshold = max(threshold, bound)
-        shrunk = dense_definitions.shrunk(noisy, threshold, "rows")
+        shrunk = dense_definitions.shrunk(noisy, threshold, "rows", 1.0)
         return [shrunk], [threshold]
 
     assert not refuted(found, sample(tables, bounded, range(MANY)))
@@ -282,7 +300,7 @@ def test_wrong_draws_are_refuted(
 
         def bad(norms, cells, low, high, excluded, key):
             if wrong == "bound":
-                low = low + 0.1 * (high - low)
+                low = low + 0.2 * (high - low)
             else:
                 excluded = excluded[: case.touched]
             return between(norms, cells, low, high, excluded, key)
@@ -301,7 +319,7 @@ def test_the_distribution_at_a_million_coordinates(name: str) -> None:
     case = dataclasses.replace(
         CASES[name], shapes=((125_000, 8),), touched=500, batch=60.0
     )
-    few = 40
+    few = 30
     assert not refuted(
         drawn(case.traced(), case, STRONG, few), defined(case, STRONG, few)
     )
@@ -468,7 +486,9 @@ def test_edges(edge: str, failure_probability: float) -> None:
         assert found.dtype == total.dtype
         array = dense(found).astype("float64")
         assert np.isfinite(array).all() and array.any()
-        quiet = dataclasses.replace(public, noise_multiplier=1e-6)
+        quiet = dataclasses.replace(
+            public, noise_multiplier=1e-6, expected_batch_size=1e6
+        )
         (found,) = mechanism.release([total], KEY, quiet)
         # The ball is much larger than the sums, and the noise is small.
         np.testing.assert_allclose(

@@ -98,7 +98,8 @@ class Layout:
         """Norms of the cells of [T, width]: [T, cells_per_row]."""
         if self.geometry == "coordinates":
             return tf.abs(noisy)
-        return tf.norm(noisy, axis=1, keepdims=True)
+        # In units of the noise, whose squares float32 can hold.
+        return self.size * tf.norm(noisy / self.size, axis=1, keepdims=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
