@@ -179,7 +179,7 @@ CASES = {
     "rows": Case(Projection()),
     "coordinates": Case(Projection(geometry="coordinates")),
     "laplace": Case(Projection(geometry="coordinates", noise="laplace")),
-    "together": Case(Projection(), ((2500, 4), (300, 8), (1500, 3))),
+    "together": Case(Projection(), ((2500, 4), (300, 8), (1500, 4))),
     "each": Case(Projection(tables="each"), ((2500, 4), (1500, 1))),
 }
 WEAK, STRONG = 1.0, 5.0
