@@ -217,7 +217,9 @@ def test_the_distribution_where_nothing_may_fail(name: str) -> None:
     case, sizes = EXACT[name]
     function = traced(case, failure_probability=0.0)
     for size in sizes:
-        assert not refuted(drawn(function, case, size), defined(case, size))
+        assert not refuted(
+            drawn(function, case, size, MANY // 2), defined(case, size)
+        )
 
 
 def test_bounds_had_to_be_lowered() -> None:
@@ -243,13 +245,13 @@ def test_bounds_had_to_be_lowered() -> None:
 
 @pytest.mark.parametrize(
     ("name", "failure_probability"),
-    [("together", 2.0**-100), ("rows", 0.0), ("laplace", 0.0)],
+    [("together", 2.0**-100), ("laplace", 0.0)],
 )
 def test_eagerly_it_is_the_same(name: str, failure_probability: float) -> None:
     case = CASES[name]
     function = traced(case, failure_probability)
     tables = case.tables(STRONG)
-    for key in keys(2):
+    for key in keys(1):
         graph, thresholds = released(function, tables, key)
         eager, others = released(function.python_function, tables, key)
         np.testing.assert_allclose(thresholds, others, rtol=1e-6)
@@ -319,7 +321,7 @@ def test_the_distribution_at_a_million_coordinates(name: str) -> None:
     case = dataclasses.replace(
         CASES[name], shapes=((125_000, 8),), touched=500, batch=60.0
     )
-    few = 30
+    few = 20
     assert not refuted(
         drawn(case.traced(), case, STRONG, few), defined(case, STRONG, few)
     )
@@ -473,8 +475,13 @@ EDGES = {
 }
 
 
-@pytest.mark.parametrize("failure_probability", [2.0**-100, 0.0])
-@pytest.mark.parametrize("edge", EDGES)
+@pytest.mark.parametrize(
+    ("edge", "failure_probability"),
+    [
+        *((edge, 2.0**-100) for edge in EDGES),
+        *((edge, 0.0) for edge in ("empty", "every row", "rank 3", "one row")),
+    ],
+)
 def test_edges(edge: str, failure_probability: float) -> None:
     total = table_sum(**EDGES[edge])
     for geometry in ("rows", "coordinates"):

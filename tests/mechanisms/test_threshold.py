@@ -160,7 +160,7 @@ def test_the_distribution_at_a_million_coordinates(
     mechanism: Threshold,
 ) -> None:
     given = table(125_000, 8, 500, STRONG)
-    few = 40
+    few = 20
     assert not refuted(
         drawn(traced(mechanism, given), given, few),
         defined_for(mechanism, given, few),
