@@ -70,8 +70,8 @@ class Regime:
 def regimes(smoke: bool) -> list[Regime]:
     """High and low dimension, pure and approximate."""
     dimension = 10**7 if smoke else 10**9
-    few = tuple(2**p for p in range(10, 15 if smoke else 19, 2))
-    many = tuple(2**p for p in range(15, 20 if smoke else 23, 2))
+    few = (2**10, 2**14) if smoke else tuple(4**p for p in range(5, 10))
+    many = (2**15, 2**19) if smoke else tuple(2 * 4**p for p in range(7, 11))
     return [
         Regime(noise=noise, dimension=d, examples=examples, slope=slope)
         for noise in ("laplace", "gaussian")
