@@ -9,7 +9,7 @@ from benchmarks.errors import errors
 pytestmark = pytest.mark.once
 
 # Measured with noise on all rows and other code, on other data of this kind.
-# Means of three vary by less than 1 %.
+# Means of three differ by up to 2 % between seeds.
 REFERENCE = {
     "dense noise": 18.5,
     "coordinate projection": 0.423,
