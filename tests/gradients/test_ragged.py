@@ -16,7 +16,10 @@ import tensorflow as tf
 
 import tf_sparse_dp as tsdp
 from tf_sparse_dp.gradients.ragged_inputs import of_arguments
-from tf_sparse_dp.gradients.ragged_rows import RaggedRowFactor
+from tf_sparse_dp.gradients.ragged_rows import (
+    RaggedRowFactor,
+    per_example_sums,
+)
 from tf_sparse_dp.gradients.separation import Separation
 
 pytestmark = pytest.mark.once
@@ -890,6 +893,27 @@ def test_what_is_not_finite_and_has_no_weight_has_no_influence() -> None:
     ):
         want = np.einsum("i,ivw->vw", weights, dense)
         np.testing.assert_allclose(tf.convert_to_tensor(total), want, rtol=1e-5)
+
+
+def test_sums_over_many_lookups_go_on_growing() -> None:
+    """In float32, 2²⁴ + 1 = 2²⁴: counts and norms would be too small."""
+    values, examples = tf.constant([2.0**24, 1.0, 1.0]), tf.zeros([3], tf.int64)
+    found = per_example_sums(values, examples, tf.constant(1, tf.int64))
+    assert found.numpy().tolist() == [2.0**24 + 2]
+    factor, _ = _factor()
+    for method in (
+        factor.squared_norms,
+        factor.squared_slack,
+        factor.absolute_norms,
+    ):
+        traced = tf.function(method).get_concrete_function()
+        sums = [
+            op.outputs[0].dtype
+            for op in traced.graph.get_operations()
+            if op.type == "UnsortedSegmentSum" and op.outputs[0].shape.rank == 1
+        ]
+        assert sums and set(sums) == {tf.float64}
+        assert traced.output_dtypes == tf.float32
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])

@@ -59,25 +59,27 @@ class RaggedRowFactor(Factor):
             tf.cast(self.values, tf.float32), places, tf.size(pairs)
         )
         squares = tf.reduce_sum(tf.square(sums), 1)
-        return self._per_example(squares, pairs // (rows + 1))
+        total = per_example_sums(squares, pairs // (rows + 1), self.batch_size)
+        return tf.cast(total, tf.float32)
 
     def squared_slack(self) -> tf.Tensor:
         squares = tf.reduce_sum(tf.square(tf.cast(self.values, tf.float32)), 1)
-        counts = self._per_example(tf.ones_like(squares), self.examples)
         # M² = (Σ_j |v_j|)² ≤ n Σ_j |v_j|² for n lookups.
-        mass = counts * self._per_example(squares, self.examples)
-        return parts_slack(mass)
+        mass = self._counts() * self._per_example(squares)
+        return tf.cast(parts_slack(mass), tf.float32)
 
     def absolute_norms(self) -> tf.Tensor:
-        rows = absolute_sums(self.values)
-        counts = self._per_example(tf.ones_like(rows), self.examples)
-        # Adding n numbers errs by n roundoffs.
-        return self._per_example(rows, self.examples) * (
-            1 + counts * UNIT_ROUNDOFF
-        )
+        total = self._per_example(absolute_sums(self.values))
+        # Adding n numbers errs by n roundoffs, and one more is float32's.
+        roundoffs = self._counts() * 2.0**-53 + 2 * UNIT_ROUNDOFF
+        return tf.cast(total * (1 + roundoffs), tf.float32)
 
-    def _per_example(self, values: tf.Tensor, examples: tf.Tensor) -> tf.Tensor:
-        return tf.math.unsorted_segment_sum(values, examples, self.batch_size)
+    def _counts(self) -> tf.Tensor:
+        """How many lookups each example has, float64."""
+        return self._per_example(tf.ones_like(self.examples))
+
+    def _per_example(self, values: tf.Tensor) -> tf.Tensor:
+        return per_example_sums(values, self.examples, self.batch_size)
 
     def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor | tf.IndexedSlices:
         values = self._weighted(weights)
@@ -163,6 +165,19 @@ def as_ragged(factor: Factor) -> RaggedRowFactor | None:
     )
 
 
+def per_example_sums(
+    values: tf.Tensor, examples: tf.Tensor, batch_size: tf.Tensor
+) -> tf.Tensor:
+    """Sums over an example's numbers, in float64.
+
+    An example may have any number of them, and a float32 sum of ones stops
+    growing at 2²⁴: norms would be too small.
+    """
+    return tf.math.unsorted_segment_sum(
+        tf.cast(values, tf.float64), examples, batch_size
+    )
+
+
 def summed_rows(
     rows: tf.Tensor,
     examples: tf.Tensor,
@@ -182,9 +197,8 @@ def summed_rows(
     )
     squares = tf.square(tf.cast(rows, tf.float32))
     squares = tf.reduce_sum(squares, list(range(1, rows.shape.rank)))
-    counts = tf.math.unsorted_segment_sum(
-        tf.ones_like(squares), examples, batch_size
-    )
+    counts = per_example_sums(tf.ones_like(squares), examples, batch_size)
     parts = counts * math.prod(rows.shape[axis] for axis in axes)
-    mass = tf.math.unsorted_segment_sum(squares, examples, batch_size)
-    return DenseFactor(terms, parts_slack(parts * mass))
+    mass = per_example_sums(squares, examples, batch_size)
+    slack = parts_slack(parts * mass)
+    return DenseFactor(terms, tf.cast(slack, tf.float32))
