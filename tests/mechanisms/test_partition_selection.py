@@ -312,6 +312,9 @@ def test_two_noises_cost_what_one_does(share: float) -> None:
     [
         {"selection_share": 0.0},
         {"selection_share": 1.0},
+        {"selection_share": 1e-80},
+        {"selection_share": 0.99e-6},
+        {"selection_share": 1 - 0.99e-6},
         {"selection_share": math.nan},
         {"selection_share": True},
         {"selection_share": "0.1"},

@@ -38,6 +38,10 @@ _COUNTS, _VALUES, _HITS, _HIT_VALUES = range(4)
 _LARGE_PART = 0.25
 
 
+# What has so small a share of the privacy gets a thousand times the noise.
+_LEAST_SHARE = 1e-6
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PartitionSelection(Mechanism):
     r"""Selects rows by noisy counts, and adds noise to the selected rows only.
@@ -69,8 +73,8 @@ class PartitionSelection(Mechanism):
     all rows are selected by noise alone.
 
     Args:
-      selection_share: Share of $1/z^2$ that the selection of rows uses, above 0
-        and below 1. The larger, the better are rows selected, and the more
+      selection_share: Share of $1/z^2$ that the selection of rows uses, from
+        1e-6 to 1 - 1e-6. The larger, the better are rows selected, and the more
         noise do values get: their noise grows by $1/\sqrt{1-\theta}$. On
         simulated sums over rows of a power law the error was least, and nearly
         the same, from 0.1 to 0.3.
@@ -100,6 +104,13 @@ class PartitionSelection(Mechanism):
 
     def __post_init__(self) -> None:
         _check("selection_share", self.selection_share, "above 0 and below 1")
+        if not _LEAST_SHARE <= self.selection_share <= 1 - _LEAST_SHARE:
+            raise ValueError(
+                f"selection_share={self.selection_share!r} was given; expected "
+                f"a finite number from {_LEAST_SHARE:g} to 1 - "
+                f"{_LEAST_SHARE:g}: with less, counts or values would be noise "
+                "only. To leave the selection out use Gaussian()."
+            )
         _check("expected_untouched", self.expected_untouched, "above 0")
         if self.expected_untouched >= FEWEST_ROWS:
             raise ValueError(
