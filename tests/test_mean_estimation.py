@@ -99,7 +99,7 @@ def test_with_hardly_any_noise_it_is_the_mean(
         np.testing.assert_allclose(dense(found), exact, atol=5e-3 * clip_norm)
 
 
-@pytest.mark.parametrize("neighbours", ["replace_one", "add_or_remove_one"])
+@pytest.mark.parametrize("neighbours", ["replace_one", "zero_out"])
 @pytest.mark.parametrize("delta", [0.0, 1e-5])
 def test_the_noise_is_what_the_guarantee_needs(
     delta: float, neighbours: str
@@ -309,7 +309,7 @@ def test_what_a_mechanism_spent_before_is_added() -> None:
     mechanism = tsdp.FrequencySelection(
         rows={"vectors": [0]}, spent_epsilon=0.5, spent_delta=1e-7
     )
-    mean = mean_of(VECTORS, mechanism=mechanism, neighbours="add_or_remove_one")
+    mean = mean_of(VECTORS, mechanism=mechanism, neighbours="zero_out")
     assert (mean.epsilon, mean.delta) == (1.5, pytest.approx(1.1e-6))
     # Replacing a vector is two steps, for what was spent before as well.
     mean = mean_of(VECTORS, mechanism=mechanism, neighbours="replace_one")
@@ -359,7 +359,7 @@ NAN, INF = math.nan, math.inf
         ({"sparsity": D + 1}, ValueError, "whole number from 1 to 60"),
         ({"sparsity": 2.0}, TypeError, "sparsity=2.0 was given"),
         ({"sparsity": True}, TypeError, "sparsity=True was given"),
-        ({"neighbours": "zero_out"}, ValueError, "neighbours='zero_out'"),
+        ({"neighbours": "other"}, ValueError, "neighbours='other'"),
         ({"mechanism": "gaussian"}, ValueError, "mechanism='gaussian'"),
         ({"mechanism": None}, ValueError, "mechanism=None"),
         ({"seed": 1.5}, TypeError, "seed=1.5"),
@@ -386,6 +386,14 @@ def test_bad_arguments(
 ) -> None:
     with pytest.raises(error, match=words):
         mean_of(VECTORS, **arguments)
+
+
+def test_products_in_less_than_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        tf.config, "list_physical_devices", lambda kind: ["a GPU"]
+    )
+    with pytest.raises(ValueError, match="TensorFloat-32"):
+        mean_of(VECTORS)
 
 
 SLICES = tf.IndexedSlices

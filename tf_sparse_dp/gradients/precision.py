@@ -12,6 +12,9 @@ def check_precision() -> None:
     allow for the rounding of float32 and no more: where the parts of a
     gradient cancel, the norm could come out as a small part of what it is.
 
+    TPUs multiply in bfloat16 by default, which keeps 7 bits. They are not
+    supported yet, and not looked for here.
+
     Raises:
       ValueError: If there is a GPU and TensorFloat-32 is not switched off.
     """
@@ -24,5 +27,5 @@ def check_precision() -> None:
             "which norms of gradients come out too small, so that clipping "
             "would not hold; expected float32. Call "
             "tf.config.experimental.enable_tensor_float_32_execution(False) "
-            "before training."
+            "first."
         )

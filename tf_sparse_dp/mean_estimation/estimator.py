@@ -17,6 +17,7 @@ from tf_sparse_dp.accounting.single_release import (
     laplace_noise_multiplier,
 )
 from tf_sparse_dp.errors import PrivacyWarning
+from tf_sparse_dp.gradients.precision import check_precision
 from tf_sparse_dp.mean_estimation.vectors import (
     SparseVectors,
     TableRows,
@@ -37,12 +38,9 @@ from tf_sparse_dp.random_keys import KeyStream
 
 NEIGHBOURS = {
     "replace_one": (2, "one vector is replaced by any other"),
-    "add_or_remove_one": (
-        1,
-        "one vector is there or not; one that is not counts as zero",
-    ),
+    "zero_out": (1, "one vector is what it is or zero"),
 }
-Neighbours: TypeAlias = Literal["replace_one", "add_or_remove_one"]
+Neighbours: TypeAlias = Literal["replace_one", "zero_out"]
 
 # Below this float32 loses norms.
 _SMALLEST_CLIP_NORM = 1e-6
@@ -57,7 +55,7 @@ class PrivateMean:
         entries) that are not zero, in the order of their ids.
       epsilon: The guarantee's epsilon.
       delta: The guarantee's delta; 0 is pure differential privacy.
-      neighbours: "replace_one" or "add_or_remove_one".
+      neighbours: "replace_one" or "zero_out".
       mechanism: What released the mean.
       noise_multiplier: Noise on the sum over what one vector is clipped to:
         standard deviation over L2 norm, or scale over L1 norm.
@@ -141,8 +139,8 @@ def private_mean(
         does not.
       mechanism: "auto", or a mechanism. Those other than `Gaussian` and
         `Laplace` see vectors as a table with rows of width 1.
-      neighbours: "replace_one", or "add_or_remove_one": a vector is there or
-        counts as zero.
+      neighbours: "replace_one", or "zero_out": a vector is what it is or zero.
+        How many there are is public either way: the sum is divided by it.
       seed: For tests only: makes the noise reproducible, hence not private.
 
     Returns:
@@ -150,8 +148,8 @@ def private_mean(
 
     Raises:
       TypeError: An argument is of the wrong kind.
-      ValueError: An argument is out of range, or delta is 0 and the mechanism
-        needs more.
+      ValueError: An argument is out of range, delta is 0 and the mechanism
+        needs more, or products are rounded too much (TensorFloat-32).
 
     Warns:
       PrivacyWarning: delta is at least 1/n.
@@ -173,6 +171,7 @@ def private_mean(
             "private_mean was called while a function is traced; expected an "
             "eager call. Call it outside of tf.function."
         )
+    check_precision()
     epsilon = _number("epsilon", epsilon, "above 0", lambda x: x > 0)
     delta = _number(
         "delta", delta, "of at least 0 and below 1", lambda x: 0 <= x < 1
