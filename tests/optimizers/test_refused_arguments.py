@@ -6,6 +6,7 @@ import importlib
 import math
 from typing import Any
 
+import dp_accounting
 import pytest
 import tensorflow as tf
 
@@ -66,6 +67,38 @@ def test_noise_that_the_plan_does_not_account_for(
     family = mechanism.noise_family
     assert f"The plan accounts for {noise} noise" in str(caught.value)
     assert f"make the plan with noise='{family}'" in str(caught.value)
+
+
+class Gaussian(tsdp.Gaussian):
+    """Says that a release costs two."""
+
+    def event(self, noise_multiplier: float) -> dp_accounting.DpEvent:
+        return dp_accounting.SelfComposedDpEvent(
+            super().event(noise_multiplier), 2
+        )
+
+
+def test_a_mechanism_that_costs_more_than_its_noise() -> None:
+    with pytest.raises(ValueError, match="at a noise multiplier of 1"):
+        made(plan=PLAN, mechanism=Gaussian())
+
+
+class Projection(tsdp.Projection):
+    """Another one of the name."""
+
+
+def test_a_mechanism_of_the_same_name_is_not_taken_for_ours() -> None:
+    optimizer = made(plan=PLAN, mechanism=Projection())
+    with pytest.raises(ValueError, match="has a Projection of tests"):
+        type(optimizer).from_config(optimizer.get_config())
+
+
+def test_a_seed_is_not_forgotten_by_saving() -> None:
+    optimizer = made(plan=PLAN, seed=1)
+    for _ in range(2):
+        optimizer = type(optimizer).from_config(optimizer.get_config())
+        assert "seed" in str(optimizer.privacy_statement().reasons)
+    assert not optimizer.private_step.keys.seeded  # Noise is fresh again.
 
 
 def test_pure_plans_forbid_fixed_sizes() -> None:

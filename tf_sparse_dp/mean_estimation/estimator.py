@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
-import dp_accounting
 import tensorflow as tf
 
 from tf_sparse_dp.accounting.single_release import (
@@ -24,6 +23,7 @@ from tf_sparse_dp.mean_estimation.vectors import (
     Vectors,
     opened,
 )
+from tf_sparse_dp.mechanisms.events import check_event
 from tf_sparse_dp.mechanisms.gaussian import Gaussian
 from tf_sparse_dp.mechanisms.interface import (
     Mechanism,
@@ -273,13 +273,9 @@ def _noise_multiplier(
     mechanism: Mechanism, epsilon: float, delta: float
 ) -> float:
     """Noise over sensitivity that one release needs."""
-    event = mechanism.event(1.0)
+    check_event(mechanism)
     if _is_laplace(mechanism):
-        if event != dp_accounting.LaplaceDpEvent(1.0):
-            raise _unaccounted(mechanism, event)
         return laplace_noise_multiplier(epsilon, delta)
-    if _inverse_variance(mechanism, event) > 1 + 1e-9:
-        raise _unaccounted(mechanism, event)
     if delta == 0:
         raise ValueError(
             f"delta=0 was given, but {mechanism!r} has Gaussian noise, which "
@@ -289,27 +285,6 @@ def _noise_multiplier(
             "noise='laplace') or Laplace()."
         )
     return gaussian_noise_multiplier(epsilon, delta)
-
-
-def _inverse_variance(
-    mechanism: Mechanism, event: dp_accounting.DpEvent
-) -> float:
-    """Of the one Gaussian that Gaussians together are."""
-    if isinstance(event, dp_accounting.GaussianDpEvent):
-        return float(event.noise_multiplier) ** -2
-    if isinstance(event, dp_accounting.ComposedDpEvent):
-        return sum(_inverse_variance(mechanism, e) for e in event.events)
-    raise _unaccounted(mechanism, event)
-
-
-def _unaccounted(
-    mechanism: Mechanism, event: dp_accounting.DpEvent
-) -> ValueError:
-    return ValueError(
-        f"{mechanism!r} has the event {event!r} at a noise multiplier of 1; "
-        "expected one of Gaussian or Laplace noise with that multiplier. "
-        "Account for it by other means, or choose another mechanism."
-    )
 
 
 def _of_two_steps(epsilon: float, delta: float) -> tuple[float, float]:

@@ -22,6 +22,10 @@ _PER_LOOKUP = 50.0  # An entry of a row that is looked up, and its gradient.
 _PER_PRODUCT = 0.06  # An entry of a dense variable, for one example.
 _PER_STEP = 1e6
 
+# A threshold that noise hardly ever exceeds is one that signals of a single
+# step hardly ever exceed either.
+_UNTOUCHED_ROWS = 1000.0
+
 _MORE = (
     "Cutting off rows at every step costs accuracy where signals are weak but "
     "persistent: docs/mechanisms.md compares, and mechanism=Gaussian() keeps "
@@ -53,6 +57,10 @@ class Automatic(Mechanism):
       "Gaussian noise, by a mechanism that the tables' sizes choose"
     """
 
+    @property
+    def uses_lookups(self) -> bool:
+        return True
+
     def resolved(self, facts: PublicFacts) -> Mechanism:
         return self.choice(facts).mechanism
 
@@ -69,7 +77,7 @@ class Automatic(Mechanism):
             return Choice(Gaussian(), compared if tables else "no tables")
         if any(v.lookups is None for v in tables):
             return Choice(
-                Threshold(),
+                Threshold(untouched_rows=_UNTOUCHED_ROWS),
                 f"{compared}, and how many rows an example looks up is not "
                 f"known. {_MORE}",
             )

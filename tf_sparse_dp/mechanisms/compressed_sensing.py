@@ -142,6 +142,10 @@ class CompressedSensing(Mechanism):
     def fixed_sizes(self) -> bool:
         return False
 
+    @property
+    def uses_lookups(self) -> bool:
+        return True
+
     def clipped(
         self,
         terms: Sequence[Factor],

@@ -13,6 +13,13 @@ import tensorflow as tf
 from tf_sparse_dp.gradients.clipping import clip_and_sum
 from tf_sparse_dp.gradients.factors import Factor
 
+_LOOKUPS = (
+    "How many rows of a table one example looks up is the width of its array "
+    "of ids, and was fixed without looking at the data, as by "
+    "pad_sequences(..., maxlen=50): a width that the longest example decides "
+    "would tell how long that one is."
+)
+
 Sum: TypeAlias = "tf.Tensor | tf.IndexedSlices"
 
 
@@ -94,8 +101,13 @@ class Mechanism(abc.ABC):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What has to be true of the fields, in sentences for the statement."""
-        return ()
+        """What has to be true beyond the step, in sentences for a statement."""
+        return (_LOOKUPS,) if self.uses_lookups else ()
+
+    @property
+    def uses_lookups(self) -> bool:
+        """Whether what is released depends on `Variable.lookups`."""
+        return False
 
     @property
     def fixed_sizes(self) -> bool:

@@ -59,6 +59,10 @@ class Laplace(Mechanism):
     def fixed_sizes(self) -> bool:
         return False
 
+    @property
+    def uses_lookups(self) -> bool:
+        return True
+
     def clipped(
         self,
         terms: Sequence[Factor],

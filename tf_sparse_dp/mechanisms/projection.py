@@ -121,6 +121,10 @@ class Projection(Mechanism):
     def noise_family(self) -> str:
         return self.noise
 
+    @property
+    def uses_lookups(self) -> bool:
+        return True
+
     def clipped(
         self,
         terms: Sequence[Factor],

@@ -21,6 +21,7 @@ from tf_sparse_dp.gradients.precision import check_precision
 from tf_sparse_dp.gradients.rules.declared import declared_among
 from tf_sparse_dp.gradients.separation import Gradient, Separation
 from tf_sparse_dp.mechanisms.automatic import Automatic
+from tf_sparse_dp.mechanisms.events import check_event
 from tf_sparse_dp.mechanisms.interface import (
     Mechanism,
     PublicFacts,
@@ -96,7 +97,9 @@ class PrivateStep:
         self.examples_per_unit = _unit_size(examples_per_unit, plan)
         self.loss_reduction = loss_reduction
         self.keys = KeyStream(seed)
+        self.was_seeded = self.keys.seeded  # Also before it was saved.
         self._memories: list[Memory] = []
+        self._lookups: dict[tuple[int, str], int | None] = {}
         self._own_variables: Callable[[], Iterable[Any]] = tuple
         self.declared_rules: set[str] = set()  # What the guarantee rests on.
 
@@ -135,6 +138,7 @@ class PrivateStep:
             )
         terms, valid = terms_of_units(terms, valid, self.examples_per_unit)
         facts = self.public_facts(terms, trained)
+        self._check_lookups(facts)
         mechanism = self.resolved = self.mechanism.resolved(facts)
         mechanism.check(facts)
         _check_sizes(mechanism, facts)
@@ -196,6 +200,25 @@ class PrivateStep:
         memory.check(self._own_variables())
         memory.check_when_traced(lambda: self._own_variables())
         self._memories.append(memory)
+
+    def _check_lookups(self, facts: PublicFacts) -> None:
+        """What a mechanism takes for public must not change with the batch."""
+        if self.plan is None or not self.mechanism.uses_lookups:
+            return
+        for place, variable in enumerate(facts.variables):
+            known = self._lookups.setdefault(
+                (place, variable.name), variable.lookups
+            )
+            if variable.lookups != known:
+                raise ValueError(
+                    f"Examples look up {variable.lookups} rows of "
+                    f"'{variable.name}', but {known} in steps before. "
+                    f"{type(self.mechanism).__name__} takes the number for "
+                    "public, so that it must not depend on the batch: pad all "
+                    "ids to one width that is fixed beforehand, or use a "
+                    "mechanism that does not need it, such as Gaussian() or "
+                    "Threshold()."
+                )
 
     def _check_first_release(self, separation: Separation) -> None:
         """One batch, one release: a second would not see a fresh draw."""
@@ -361,6 +384,7 @@ def _mechanism(
 
 def _check_noise(plan: PrivacyPlan | None, mechanism: Mechanism) -> None:
     """The plan's noise multiplier must be that of the mechanism's noise."""
+    check_event(mechanism)
     if plan is None or plan.noise == mechanism.noise_family:
         return
     raise ValueError(

@@ -74,8 +74,9 @@ class PrivateWrapper:
         which suits single examples is small for units of many.
       mechanism: How sums are released. "auto" is `Gaussian()` while noise on
         all rows is cheap beside the step, else `Projection()`, or
-        `Threshold()` where the lookups of an example are not bounded; it
-        looks at shapes, batch size and noise alone, and `explain` says why.
+        `Threshold(untouched_rows=1000)` where the lookups of an example are not
+        bounded; it looks at shapes, batch size and noise alone, and `explain`
+        says why.
         With a plan for Laplace noise it is Laplace's `Projection`.
       noise_multiplier: Standard deviation of the noise over `clip_norm`, in
         place of a plan. 0.0 is not private.
@@ -249,7 +250,7 @@ class PrivateWrapper:
             noise=step.mechanism.noise_family,
             fixed_sizes=step.resolved.fixed_sizes,
             examples_per_unit=step.examples_per_unit,
-            seeded=step.keys.seeded,
+            seeded=step.was_seeded,
             extra_assumptions=(
                 *_assumptions(step.declared_rules),
                 *step.mechanism.assumptions,
@@ -393,6 +394,8 @@ class PrivateWrapper:
             # A SavedModel of tf-keras keeps the configuration but no variables
             # of the optimizer.
             config["compositions"] = self._spending.count()
+        if step.was_seeded:
+            config["was_seeded"] = True
         if step.declared_rules:
             config["declared_rules"] = sorted(step.declared_rules)
         if step.plan is None:
@@ -418,8 +421,10 @@ class PrivateWrapper:
                 sampling=_made(config.pop("sampling"), sampling),
             )
         spent = config.pop("compositions", 0)
+        was_seeded = config.pop("was_seeded", False)
         declared_rules = config.pop("declared_rules", ())
         optimizer = cls(**config)
+        optimizer._private.was_seeded = was_seeded
         optimizer._private.declared_rules.update(declared_rules)
         optimizer._spending.raise_count(spent)
         return optimizer
@@ -453,9 +458,21 @@ def _check_strategy(strategy: tf.distribute.Strategy) -> None:
 def _described(thing: Any) -> dict[str, Any]:
     return {
         "class_name": type(thing).__name__,
+        "module": type(thing).__module__,
         "config": thing.get_config(),
     }
 
 
 def _made(description: dict[str, Any], module: Any) -> Any:
-    return getattr(module, description["class_name"])(**description["config"])
+    name = description["class_name"]
+    found = getattr(module, name, None)
+    # One's own class may have the name of one of ours, and promise less.
+    saved = description.get("module", getattr(found, "__module__", None))
+    if found is None or found.__module__ != saved:
+        raise ValueError(
+            f"The saved optimizer has a {name} of {saved}, which this library "
+            "cannot make. Load the model with compile=False, compile it with "
+            "an optimizer made anew, and restore its state from a checkpoint, "
+            "which keeps what was spent."
+        )
+    return found(**description["config"])
