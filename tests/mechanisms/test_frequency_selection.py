@@ -25,7 +25,6 @@ from tf_sparse_dp.mechanisms.private_counts import (
     noisy_counts,
     unit_counts,
 )
-from tf_sparse_dp.mechanisms.search import last_not_above
 
 pytestmark = pytest.mark.once
 
@@ -108,17 +107,6 @@ def test_tables_have_noise_of_their_own() -> None:
     assert two.values.shape == (1, WIDTH)
     assert not independence_refuted(one.values.numpy(), bias.numpy(), STDDEV)
     assert_stddev(bias.numpy(), STDDEV)
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 8, 9, 100])
-def test_search(size: int) -> None:
-    ordered = np.sort(
-        np.random.default_rng(size).choice(3 * size, size, replace=False)
-    )
-    wanted = np.arange(-2, 3 * size + 2)
-    found = last_not_above(tf.constant(ordered), tf.constant(wanted))
-    expected = np.searchsorted(ordered, wanted, side="right") - 1
-    np.testing.assert_array_equal(found, np.maximum(expected, 0))
 
 
 # Which table is which.
