@@ -106,6 +106,8 @@ class Case:
         largest allowed.
       delta: Delta of one release at an epsilon, by a formula of its own.
       noise: The distribution of the noise on dense variables.
+      recovers: Whether tables are computed from what is on the grid, and not
+        on it themselves.
     """
 
     name: str
@@ -116,6 +118,7 @@ class Case:
     norm: Callable[[Sequence[np.ndarray], PublicFacts], float] = l2_distance
     delta: Callable[[float, float], float] = gaussian_delta
     noise: Callable[[PublicFacts], Any] = gaussian_noise
+    recovers: bool = False
 
 
 MECHANISMS = [
@@ -164,6 +167,7 @@ MECHANISMS = [
             measurements=20, solver="basis_pursuit", iterations=50
         ),
         sparse=False,
+        recovers=True,
     ),
 ]
 

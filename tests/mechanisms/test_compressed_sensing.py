@@ -14,7 +14,7 @@ from tf_sparse_dp.gradients.clipping import clip_and_sum
 from tf_sparse_dp.gradients.factors import DenseFactor, Factor, RowFactor
 from tf_sparse_dp.gradients.placed import placed
 from tf_sparse_dp.gradients.ragged_rows import as_ragged
-from tf_sparse_dp.mechanisms import CompressedSensing
+from tf_sparse_dp.mechanisms import CompressedSensing, compressed_sensing
 from tf_sparse_dp.mechanisms.interface import PublicFacts, Variable
 from tf_sparse_dp.mechanisms.sketched import SketchedFactor
 
@@ -238,6 +238,28 @@ def test_noise_is_on_every_measurement() -> None:
     noise = matrix_of(mechanism, public) @ released.numpy()
     assert_stddev(noise, 3.0 * CLIP_NORM)
     assert not distribution_refuted(noise / (3.0 * CLIP_NORM))
+
+
+def test_tables_are_recovered_from_points_of_the_grid(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terms = RowFactor(
+        tf.ones([1, 2, 4]), tf.constant([[3, 4]], tf.int32), (4096, 4)
+    )
+    mechanism = CompressedSensing(measurements=200)
+    public = facts(terms, noise_multiplier=3.0)
+    step = 2.0 ** (math.floor(math.log2(3.0 * CLIP_NORM)) - 12)
+    seen = []
+
+    def look(solver: str, measurement: Any, sketch: tf.Tensor, **others: Any):
+        seen.append(sketch.numpy().astype(float) / step)
+        return tf.zeros([4096, 4])
+
+    monkeypatch.setattr(compressed_sensing, "recover", look)
+    sums = mechanism.clipped([terms], KEY, public)
+    assert np.mean(sums[0] / step != np.round(sums[0] / step)) > 0.3
+    mechanism.release(sums, KEY, public)
+    np.testing.assert_array_equal(seen, np.round(seen))
 
 
 def test_a_release_recovers_rows_that_stand_out() -> None:

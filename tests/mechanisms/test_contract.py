@@ -16,6 +16,7 @@ from tests.mechanisms import contract
 from tests.mechanisms.contract import KEY, MECHANISMS, Batch, Case
 from tests.noise_claims import FALSE_ALARM
 from tf_sparse_dp import mechanisms
+from tf_sparse_dp.mechanisms import grid, noisy_tables, partition_selection
 
 pytestmark = pytest.mark.once
 
@@ -256,6 +257,34 @@ def test_dense_variables_have_noise_on_every_entry(case: Case) -> None:
     assert not refuted(noise)
     assert refuted(noise / 0.9)
     assert refuted(noise / 1.1)
+
+
+GRIDS = (grid, noisy_tables, partition_selection)
+
+
+@EVERY
+@pytest.mark.parametrize("rows", [50, 5000])
+def test_every_number_is_on_the_grid(
+    case: Case, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Low-order bits would tell how a number was computed, hence of the sum."""
+    batch = Batch.random(6, (rows, 4), size=1.0)
+    batch = dataclasses.replace(batch, dense=np.ones([6, 100], "float32"))
+    noise = case.noise(batch.facts()).kwds["scale"]
+
+    def off_the_grid() -> list[float]:
+        """The shares, variable by variable, of the numbers that are not 0."""
+        step = 2.0 ** (math.floor(math.log2(noise)) - 12)
+        found = released(case, batch)
+        points = [array[array != 0] / step for array in found]
+        assert points[1].size > 90 and (points[0].size or rows > 50)
+        checked = points[1:2] if case.recovers else points
+        return [np.mean(p != np.round(p)) for p in checked if p.size]
+
+    assert not any(off_the_grid())
+    for module in GRIDS:
+        monkeypatch.setattr(module, "rounded", lambda values, stddev: values)
+    assert min(off_the_grid()) > 0.5
 
 
 @EVERY

@@ -181,3 +181,9 @@ def test_config_round_trip() -> None:
 
 def test_description_is_a_phrase_for_the_statement() -> None:
     assert "Gaussian noise" in Gaussian().description
+
+
+@pytest.mark.parametrize("stddev", [1e-8, 1e12])
+def test_very_little_noise_and_very_much(stddev: float) -> None:
+    (noise,) = release(_plain, [tf.zeros([ENOUGH])], stddev=stddev)
+    assert_stddev(noise, stddev)

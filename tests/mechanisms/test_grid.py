@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_sparse_dp.mechanisms.grid import rounded
+from tf_sparse_dp.mechanisms.grid import noisy, rounded
+from tf_sparse_dp.mechanisms.interface import Sum
 from tf_sparse_dp.random_tails import normal
 
 pytestmark = pytest.mark.once
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.once
 KEY = tf.constant([5, 6], tf.int64)
 
 
-@pytest.mark.parametrize("stddev", [0.3, 1.0, 17.0, 1e-20, 1e20], ids=str)
+@pytest.mark.parametrize("stddev", [0.3, 1.0, 17.0, 1e-8, 1e-20, 1e20], ids=str)
 @pytest.mark.parametrize("jit", [False, True])
 def test_the_grid(stddev: float, jit: bool) -> None:
     values = stddev * normal([1000], KEY)
@@ -44,6 +45,42 @@ def test_low_order_bits_do_not_tell_the_formula() -> None:
     assert np.mean(same) > 1 - 1 / 256
 
 
+@pytest.mark.parametrize("form", ["dense", "table"])
+@pytest.mark.parametrize(
+    "dtype", [tf.float64, tf.float32, tf.bfloat16, tf.float16]
+)
+def test_noise_is_added_before_anything_is_cast(
+    dtype: tf.DType, form: str
+) -> None:
+    values = tf.cast(tf.fill([500, 2], 1.0), dtype)
+    noise = 1.3 * normal([500, 2], KEY)
+    total: Sum = values
+    if form == "table":  # Every row in two parts.
+        total = tf.IndexedSlices(
+            tf.concat([values / 4, values * 3 / 4], 0),
+            tf.tile(tf.range(500), [2]),
+            tf.constant([500, 2], tf.int64),
+        )
+    found = noisy(total, noise, 1.3)
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(
+        found, tf.cast(rounded(1 + noise, 1.3), dtype)
+    )
+
+
+@pytest.mark.parametrize("rounds", [True, False])
+def test_a_single_number_does_not_tell_the_sum(rounds: bool) -> None:
+    """A sum of 1 plus noise is a multiple of 2⁻²⁴ near 0; noise is not."""
+    for total in (0.0, 1.0):
+        noise = normal([100_000], KEY)
+        values = noisy(tf.fill([100_000], total), noise, 1.0)
+        if not rounds:
+            values = total + noise
+        fine = values.numpy()[np.abs(values) < 0.25].astype(float) * 2.0**24
+        share = np.mean(fine != np.round(fine))
+        assert (share > 0.5) == (total == 0.0 and not rounds)
+
+
 def test_there_is_one_zero() -> None:
     found = rounded(tf.constant([-1e-6, 1e-6, -0.0, 0.0]), 1.0).numpy()
     assert not np.signbit(found).any()
@@ -54,7 +91,7 @@ def test_far_beyond_the_noise_nothing_changes() -> None:
     np.testing.assert_array_equal(rounded(values, 1.0), values)
 
 
-@pytest.mark.parametrize("stddev", [0.0, -1.0, 1e-40, math.inf, math.nan])
+@pytest.mark.parametrize("stddev", [0.0, -1.0, 1e-40, 1e31, math.inf, math.nan])
 def test_no_grid(stddev: float) -> None:
-    with pytest.raises(ValueError, match="No grid of released values"):
+    with pytest.raises(ValueError, match="from 1e-30 to 1e30"):
         rounded(tf.zeros([1]), stddev)

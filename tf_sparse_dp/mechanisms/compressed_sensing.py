@@ -31,7 +31,6 @@ from tf_sparse_dp.mechanisms.sketched import (
     coordinate_ids,
 )
 from tf_sparse_dp.random_keys import fold_in
-from tf_sparse_dp.random_tails import normal
 
 GEOMETRIES = ("rows", "coordinates")
 MATRICES: dict[str, type[Measurement]] = {
@@ -185,12 +184,11 @@ class CompressedSensing(Mechanism):
                 released.append(with_noise(total, noise_key, facts.stddev))
                 continue
             _check_sketch(total, place, measurement, self._width(variable))
-            noise = facts.stddev * normal(total.shape, noise_key)
-            noisy = total + tf.cast(noise, total.dtype)
+            sketch = with_noise(total, noise_key, facts.stddev)
             table = recover(
                 self.solver,
                 measurement,
-                tf.cast(noisy, tf.float32),
+                tf.cast(sketch, tf.float32),
                 stddev=facts.stddev,
                 iterations=self.iterations,
             )

@@ -12,7 +12,6 @@ import numpy as np
 import tensorflow as tf
 
 from tf_sparse_dp.mechanisms.gaussian import deduplicated, with_noise
-from tf_sparse_dp.mechanisms.grid import rounded
 from tf_sparse_dp.mechanisms.interface import (
     Mechanism,
     PublicFacts,
@@ -22,7 +21,6 @@ from tf_sparse_dp.mechanisms.interface import (
 from tf_sparse_dp.mechanisms.private_counts import noisy_counts
 from tf_sparse_dp.mechanisms.search import last_not_above
 from tf_sparse_dp.random_keys import fold_in
-from tf_sparse_dp.random_tails import normal
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -325,14 +323,11 @@ def _on_rows(
     total: tf.IndexedSlices, rows: Sequence[int], key: tf.Tensor, stddev: float
 ) -> tf.Tensor:
     """The values of a sum at some rows, with noise on all of these."""
-    count, dtype = len(rows), total.values.dtype
     chosen = tf.constant(rows, total.indices.dtype)
     places = last_not_above(chosen, total.indices)
     # Ids that were not chosen, and those that the table does not have, add 0.
     met = tf.gather(chosen, places) == total.indices
     met = tf.reshape(met, [-1] + [1] * (total.values.shape.rank - 1))
     values = tf.where(met, total.values, tf.zeros_like(total.values))
-    shape = [count, *total.values.shape[1:]]
-    noise = tf.cast(stddev * normal(shape, key), dtype)
-    noisy = tf.tensor_scatter_nd_add(noise, places[:, tf.newaxis], values)
-    return rounded(noisy, stddev)
+    shape = tf.constant([len(rows), *total.values.shape[1:]], tf.int64)
+    return with_noise(tf.IndexedSlices(values, places, shape), key, stddev)

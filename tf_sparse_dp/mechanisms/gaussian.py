@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tf_sparse_dp.mechanisms.grid import noisy
 from tf_sparse_dp.mechanisms.interface import Mechanism, PublicFacts, Sum
 from tf_sparse_dp.random_keys import fold_in
 from tf_sparse_dp.random_tails import normal
@@ -55,15 +56,11 @@ class Gaussian(Mechanism):
 
 
 def with_noise(total: Sum, key: tf.Tensor, stddev: float) -> tf.Tensor:
-    """The sum with noise on every entry, dense."""
-    if not isinstance(total, tf.IndexedSlices):
-        noise = stddev * normal(total.shape, key)
-        return total + tf.cast(noise, total.dtype)
-    shape = tf.get_static_value(total.dense_shape).tolist()
-    noise = tf.cast(stddev * normal(shape, key), total.values.dtype)
-    return tf.tensor_scatter_nd_add(
-        noise, total.indices[:, tf.newaxis], total.values
-    )
+    """The sum with noise on every entry, dense, rounded to the grid."""
+    shape = total.shape
+    if isinstance(total, tf.IndexedSlices):
+        shape = tf.get_static_value(total.dense_shape).tolist()
+    return noisy(total, stddev * normal(shape, key), stddev)
 
 
 def deduplicated(total: Sum) -> Sum:

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tf_sparse_dp.gradients.clipping import clip_and_sum
 from tf_sparse_dp.gradients.factors import Factor
 from tf_sparse_dp.mechanisms.gaussian import deduplicated
+from tf_sparse_dp.mechanisms.grid import noisy
 from tf_sparse_dp.mechanisms.interface import (
     Mechanism,
     PublicFacts,
@@ -91,7 +92,11 @@ class Laplace(Mechanism):
             return [deduplicated(total) for total in sums]
         scale = facts.noise_multiplier * self.l1_sensitivity(facts)
         return [
-            _with_noise(total, fold_in(key, place), variable.shape, scale)
+            noisy(
+                total,
+                scale * laplace(variable.shape, fold_in(key, place)),
+                scale,
+            )
             for place, (total, variable) in enumerate(
                 zip(sums, facts.variables, strict=True)
             )
@@ -110,16 +115,3 @@ def _entries(variable: Variable) -> int:
     if variable.lookups is None:
         return math.prod(variable.shape)
     return variable.lookups * math.prod(variable.shape[1:])
-
-
-def _with_noise(
-    total: Sum, key: tf.Tensor, shape: Sequence[int], scale: float
-) -> tf.Tensor:
-    noise = scale * laplace(shape, key)
-    if not isinstance(total, tf.IndexedSlices):
-        return total + tf.cast(noise, total.dtype)
-    return tf.tensor_scatter_nd_add(
-        tf.cast(noise, total.values.dtype),
-        total.indices[:, tf.newaxis],
-        total.values,
-    )

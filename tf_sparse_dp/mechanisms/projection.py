@@ -13,6 +13,7 @@ from tf_sparse_dp.gradients.clipping import clip_and_sum
 from tf_sparse_dp.gradients.factors import Factor
 from tf_sparse_dp.mechanisms.ball_projection import projected
 from tf_sparse_dp.mechanisms.gaussian import deduplicated, with_noise
+from tf_sparse_dp.mechanisms.grid import noisy
 from tf_sparse_dp.mechanisms.interface import (
     Mechanism,
     PublicFacts,
@@ -259,7 +260,7 @@ class Projection(Mechanism):
     ) -> tf.Tensor:
         if self.noise == "gaussian":
             return with_noise(total, key, size)
-        return total + tf.cast(size * laplace(total.shape, key), total.dtype)
+        return noisy(total, size * laplace(total.shape, key), size)
 
     def _layout(self, table: Variable, size: float) -> Layout:
         return Layout(table.shape, self.geometry, self.noise, size)
