@@ -286,7 +286,7 @@ def test_the_description() -> None:
     assert "Gaussian noise on every entry" in text
     assert "L2 sensitivity 0.05, noise multiplier 8.44936" in text
     text = mean_of(VECTORS, delta=0, sparsity=4, seed=None).description
-    assert "epsilon = 1.0, pure; " in text
+    assert "epsilon = 1.0, pure in exact arithmetic; " in text
     assert "L1 sensitivity 0.1, noise multiplier 2." in text
 
 

@@ -79,7 +79,9 @@ class PrivateMean:
     def description(self) -> str:
         """The guarantee in plain words."""
         norm = "L1" if self.mechanism.noise_family == "laplace" else "L2"
-        kind = ", pure" if self.delta == 0 else f", delta = {self.delta!r}"
+        kind = f", delta = {self.delta!r}"
+        if self.delta == 0:
+            kind = ", pure in exact arithmetic"
         text = (
             f"Mean of {self.num_vectors} vectors, differentially private: "
             f"epsilon = {self.epsilon!r}{kind}; neighbours: "
@@ -112,10 +114,12 @@ def private_mean(
     where neighbours differ by one vector; $n$ is public and the same for both.
     Replacing a vector moves the sum by up to $2C$, twice as far as zeroing one
     does, and takes twice the noise. Gaussian noise is no more than needed at
-    all: its $\delta$ is the exact one. Laplace noise at $\delta = 0$ is pure.
-    Sizes are not fixed beforehand, so nothing is added to $\delta$. A vector
-    that is not finite or has an id out of range counts as zero, and is charged
-    like any other. Each call spends a budget of its own.
+    all: its $\delta$ is the exact one. Laplace noise at $\delta = 0$ is pure in
+    exact arithmetic; in float32 it ends at 45 scales, which noise should exceed
+    with probability $2^{-65}$. Sizes are not fixed beforehand, so nothing is
+    added to $\delta$. A vector that is not finite or has an id out of range
+    counts as zero, and is charged like any other. Each call spends a budget of
+    its own.
 
     With `mechanism="auto"` the choice depends on shapes and arguments only:
 

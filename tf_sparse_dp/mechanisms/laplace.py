@@ -38,7 +38,8 @@ class Laplace(Mechanism):
     L1 norm, so releasing them is a Laplace mechanism, and $\epsilon$-private
     for $\epsilon = 1 /$ noise_multiplier, with $\delta = 0$ (neighbours: add or
     remove one unit, or zero one out). The clipping enforces it: a wrong $q$
-    costs accuracy only.
+    costs accuracy only. That is so in exact arithmetic: float32 noise ends at
+    45 scales, beyond which it should lie with probability $2^{-65}$.
 
     Dense by definition: a table's noise touches all its rows at every step.
     The noise grows with $\sqrt q$, which for dense variables is large: pure
