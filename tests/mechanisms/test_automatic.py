@@ -9,6 +9,7 @@ from tests.mechanisms.public_facts import facts
 from tf_sparse_dp.mechanisms import (
     Automatic,
     Gaussian,
+    Laplace,
     Mechanism,
     Projection,
     Threshold,
@@ -36,6 +37,8 @@ def table(rows: int, width: int = 16) -> tf.IndexedSlices:
         # The same tables, beside a step that does more.
         ([table(100_000)], 1, 1e3, Projection),
         ([table(100_000)], 1, 1e5, Gaussian),
+        # Two small tables, of which projection would draw most rows.
+        ([table(53_424, 9), table(10_000, 9)], 1, 4096, Gaussian),
         ([table(100_000), tf.zeros([1000, 1000])], 1, 1e6, Gaussian),
     ],
 )
@@ -51,6 +54,24 @@ def test_choice(
     assert Automatic().resolved(public) == chosen
     assert reason
     assert ("docs/mechanisms.md" in reason) == (expected is not Gaussian)
+
+
+@pytest.mark.parametrize(
+    ("lookups", "expected"),
+    [
+        (2, Projection(geometry="coordinates", noise="laplace")),
+        (None, Laplace()),
+    ],
+)
+def test_laplace(lookups: int | None, expected: Mechanism) -> None:
+    sums = [table(1000), tf.zeros([3])]
+    public = facts(sums, 1.0, lookups=lookups)
+    mechanism = Automatic(noise="laplace")
+    chosen, reason = mechanism.choice(public)
+    assert chosen == expected
+    assert chosen.noise_family == mechanism.noise_family == "laplace"
+    assert mechanism.event(2.0) == chosen.event(2.0)
+    assert "Laplace" in reason
 
 
 def test_the_chosen_mechanism_releases() -> None:

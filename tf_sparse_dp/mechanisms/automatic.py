@@ -7,11 +7,13 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import dp_accounting
 import tensorflow as tf
 
 from tf_sparse_dp.gradients.factors import Factor
 from tf_sparse_dp.mechanisms.gaussian import Gaussian
 from tf_sparse_dp.mechanisms.interface import Mechanism, PublicFacts, Sum
+from tf_sparse_dp.mechanisms.laplace import Laplace
 from tf_sparse_dp.mechanisms.projection import Projection
 from tf_sparse_dp.mechanisms.threshold import Threshold
 
@@ -20,7 +22,8 @@ from tf_sparse_dp.mechanisms.threshold import Threshold
 _PER_NOISE = 10.0  # A number of Gaussian noise.
 _PER_LOOKUP = 50.0  # An entry of a row that is looked up, and its gradient.
 _PER_PRODUCT = 0.06  # An entry of a dense variable, for one example.
-_PER_STEP = 1e6
+_PER_STEP = 5e6
+_PER_PROJECTED = 70.0  # An entry of a row that is looked up, for projection.
 
 # A threshold that noise hardly ever exceeds is one that signals of a single
 # step hardly ever exceed either.
@@ -44,18 +47,28 @@ class Choice(NamedTuple):
 class Automatic(Mechanism):
     """Gaussian noise while that is cheap beside the step, else projection.
 
-    Decides from public facts alone: shapes, lookups, batch size and noise. Row
+    Decides from public facts alone: shapes, lookups and batch size. Row
     `Projection` releases tables for which noise on all rows would take longer
-    than the rest of the step; `Threshold` where the number of lookups is not
-    known.
+    than the rest of the step, and much longer than projection; `Threshold`
+    where the number of lookups is not known. For Laplace noise it is
+    `Projection` by coordinates, or `Laplace`.
 
-    **Guarantee.** That of the mechanism chosen; all of them are Gaussian
-    mechanisms with the same noise multiplier.
+    **Guarantee.** That of the mechanism chosen; all of them have the same noise
+    and the same noise multiplier.
+
+    Args:
+      noise: "gaussian" or "laplace": that of the plan.
 
     Example:
       >>> Automatic().description
       "Gaussian noise, by a mechanism that the tables' sizes choose"
     """
+
+    noise: str = "gaussian"
+
+    @property
+    def noise_family(self) -> str:
+        return self.noise
 
     @property
     def uses_lookups(self) -> bool:
@@ -67,21 +80,30 @@ class Automatic(Mechanism):
     def choice(self, facts: PublicFacts) -> Choice:
         """The mechanism for these facts, and why."""
         tables = [v for v in facts.variables if v.sparse]
-        noise = _PER_NOISE * sum(math.prod(v.shape) for v in tables)
-        step = _step_cost(facts)
+        known = all(table.lookups is not None for table in tables)
+        if self.noise == "laplace":
+            return _pure(known)
+        noise = _PER_NOISE * sum(math.prod(table.shape) for table in tables)
+        step, projection = _costs(facts)
         compared = (
-            f"noise on all rows of {len(tables)} tables would take about "
+            f"noise on all rows of {len(tables)} tables would take roughly "
             f"{_share(noise / step)} the time of the rest of the step"
         )
+        if not tables:
+            return Choice(Gaussian(), "no tables")
         if noise <= step:
-            return Choice(Gaussian(), compared if tables else "no tables")
-        if any(v.lookups is None for v in tables):
+            return Choice(Gaussian(), compared)
+        if noise <= 2 * projection:
             return Choice(
-                Threshold(untouched_rows=_UNTOUCHED_ROWS),
-                f"{compared}, and how many rows an example looks up is not "
-                f"known. {_MORE}",
+                Gaussian(), f"{compared}, but so would leaving rows out"
             )
-        return Choice(Projection(), f"{compared}. {_MORE}")
+        if known:
+            return Choice(Projection(), f"{compared}. {_MORE}")
+        return Choice(
+            Threshold(untouched_rows=_UNTOUCHED_ROWS),
+            f"{compared}, and how many rows an example looks up is not known. "
+            f"{_MORE}",
+        )
 
     def clipped(
         self,
@@ -101,13 +123,32 @@ class Automatic(Mechanism):
     ) -> list[Sum]:
         return self.resolved(facts).release(sums, key, facts)
 
+    def event(self, noise_multiplier: float) -> dp_accounting.DpEvent:
+        if self.noise == "laplace":
+            return dp_accounting.LaplaceDpEvent(noise_multiplier)
+        return super().event(noise_multiplier)
+
     @property
     def description(self) -> str:
-        return "Gaussian noise, by a mechanism that the tables' sizes choose"
+        family = self.noise.capitalize()
+        return f"{family} noise, by a mechanism that the tables' sizes choose"
 
 
-def _step_cost(facts: PublicFacts) -> float:
-    """Nanoseconds of a step without noise, roughly."""
+def _pure(known: bool) -> Choice:
+    if known:
+        return Choice(
+            Projection(geometry="coordinates", noise="laplace"),
+            "the plan is for Laplace noise",
+        )
+    return Choice(
+        Laplace(),
+        "the plan is for Laplace noise, and how many rows an example looks up "
+        "is not known",
+    )
+
+
+def _costs(facts: PublicFacts) -> tuple[float, float]:
+    """Nanoseconds of a step without noise and of projection, roughly."""
     looked_up = dense = 0
     for variable in facts.variables:
         if variable.sparse:
@@ -116,8 +157,11 @@ def _step_cost(facts: PublicFacts) -> float:
         else:
             dense += math.prod(variable.shape)
     each = _PER_LOOKUP * looked_up + _PER_PRODUCT * dense
-    return _PER_STEP + facts.expected_batch_size * each
+    return (
+        _PER_STEP + facts.expected_batch_size * each,
+        facts.expected_batch_size * _PER_PROJECTED * looked_up,
+    )
 
 
 def _share(ratio: float) -> str:
-    return f"{ratio:.0%} of" if ratio < 1 else f"{ratio:.3g} times"
+    return f"{ratio:.0%} of" if ratio < 1 else f"{ratio:.2g} times"

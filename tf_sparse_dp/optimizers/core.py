@@ -28,7 +28,6 @@ from tf_sparse_dp.mechanisms.interface import (
     Sum,
     Variable,
 )
-from tf_sparse_dp.mechanisms.projection import Projection
 from tf_sparse_dp.random_keys import KeyStream
 from tf_sparse_dp.sampling.counts import whole_number
 from tf_sparse_dp.sampling.padding import is_validity_column
@@ -92,8 +91,9 @@ class PrivateStep:
             self.expected_batch_size = sampling.expected_batch_size
         self.plan = plan
         self.clip_norm = float(clip_norm)
-        self.mechanism = self.resolved = _mechanism(mechanism, plan)
+        self.mechanism = _mechanism(mechanism, plan)
         _check_noise(plan, self.mechanism)
+        self.released_by = self.mechanism.description
         self.examples_per_unit = _unit_size(examples_per_unit, plan)
         self.loss_reduction = loss_reduction
         self.keys = KeyStream(seed)
@@ -139,8 +139,9 @@ class PrivateStep:
         terms, valid = terms_of_units(terms, valid, self.examples_per_unit)
         facts = self.public_facts(terms, trained)
         self._check_lookups(facts)
-        mechanism = self.resolved = self.mechanism.resolved(facts)
+        mechanism = self.mechanism.resolved(facts)
         mechanism.check(facts)
+        self.released_by = mechanism.description
         _check_sizes(mechanism, facts)
         key = self.keys.next()
         clipped = mechanism.clipped(
@@ -371,9 +372,7 @@ def _mechanism(
     mechanism: Mechanism | str, plan: PrivacyPlan | None
 ) -> Mechanism:
     if mechanism == "auto":
-        if plan is not None and plan.noise == "laplace":
-            return Projection(geometry="coordinates", noise="laplace")
-        return Automatic()
+        return Automatic(noise="gaussian" if plan is None else plan.noise)
     if isinstance(mechanism, Mechanism):
         return mechanism
     raise ValueError(
@@ -409,7 +408,7 @@ def _check_sizes(mechanism: Mechanism, facts: PublicFacts) -> None:
             "plan has no room for that: delta is 0 or tiny, or epsilon huge. "
             "Expected a step that is not compiled: pass jit_compile=False to "
             "compile, or choose a mechanism with noise on every entry, "
-            "Laplace() or Gaussian()."
+            f"{mechanism.noise_family.capitalize()}()."
         )
 
 

@@ -77,7 +77,8 @@ class PrivateWrapper:
         `Threshold(untouched_rows=1000)` where the lookups of an example are not
         bounded; it looks at shapes, batch size and noise alone, and `explain`
         says why.
-        With a plan for Laplace noise it is Laplace's `Projection`.
+        With a plan for Laplace noise it is `Projection` by coordinates, or
+        `Laplace()`.
       noise_multiplier: Standard deviation of the noise over `clip_norm`, in
         place of a plan. 0.0 is not private.
       expected_batch_size: What noisy sums are divided by, in place of a plan:
@@ -243,12 +244,12 @@ class PrivateWrapper:
         step = self._private
         return privacy_statement(
             plan=step.plan,
-            mechanism=step.resolved.description,
+            mechanism=step.released_by,
             clip_norm=step.clip_norm,
             noise_multiplier=step.noise_multiplier,
             compositions=self._spending.count(),
             noise=step.mechanism.noise_family,
-            fixed_sizes=step.resolved.fixed_sizes,
+            fixed_sizes=step.mechanism.fixed_sizes,
             examples_per_unit=step.examples_per_unit,
             seeded=step.was_seeded,
             extra_assumptions=(
@@ -387,6 +388,7 @@ class PrivateWrapper:
             ),
             "clip_norm": step.clip_norm,
             "mechanism": _described(step.mechanism),
+            "released_by": step.released_by,
             "examples_per_unit": step.examples_per_unit,
             "loss_reduction": step.loss_reduction,
         }
@@ -421,9 +423,12 @@ class PrivateWrapper:
                 sampling=_made(config.pop("sampling"), sampling),
             )
         spent = config.pop("compositions", 0)
+        released_by = config.pop("released_by", "")
         was_seeded = config.pop("was_seeded", False)
         declared_rules = config.pop("declared_rules", ())
         optimizer = cls(**config)
+        if released_by:
+            optimizer._private.released_by = released_by
         optimizer._private.was_seeded = was_seeded
         optimizer._private.declared_rules.update(declared_rules)
         optimizer._spending.raise_count(spent)
