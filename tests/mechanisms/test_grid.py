@@ -81,9 +81,11 @@ def test_a_single_number_does_not_tell_the_sum(rounds: bool) -> None:
         assert (share > 0.5) == (total == 0.0 and not rounds)
 
 
-def test_there_is_one_zero() -> None:
-    found = rounded(tf.constant([-1e-6, 1e-6, -0.0, 0.0]), 1.0).numpy()
-    assert not np.signbit(found).any()
+@pytest.mark.parametrize("jit", [False, True])
+def test_there_is_one_zero(jit: bool) -> None:
+    values = tf.constant([-1e-6, 1e-6, -0.0, 0.0])
+    found = tf.function(lambda x: rounded(x, 1.0), jit_compile=jit)(values)
+    assert not found.numpy().any() and not np.signbit(found).any()
 
 
 def test_far_beyond_the_noise_nothing_changes() -> None:

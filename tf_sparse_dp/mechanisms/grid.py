@@ -64,6 +64,6 @@ def rounded(values: tf.Tensor, stddev: float) -> tf.Tensor:
             "for large or small gradients rescale the loss."
         )
     step = 2.0 ** (math.floor(math.log2(stddev)) - 12)
-    points = tf.round(values / step) * step
-    # Minus zero is no other point of the grid than zero.
-    return tf.where(tf.equal(points, 0), tf.zeros_like(points), points)
+    points = tf.round(values / step)
+    # Minus zero is no other point of the grid than zero: this gives 0 for both.
+    return tf.math.multiply_no_nan(tf.constant(step, points.dtype), points)
