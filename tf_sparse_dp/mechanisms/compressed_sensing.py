@@ -286,8 +286,9 @@ class CompressedSensing(Mechanism):
         number = self.measurements or "few"
         return (
             f"Gaussian noise on {number} measurements of each large table by a "
-            f"random {self.matrix} matrix, from which it is recovered by "
-            f"{self.geometry}, and on every entry of all other variables"
+            f"random {self.matrix} matrix, which are clipped in its place and "
+            f"from which it is recovered by {self.geometry}, and on every "
+            "entry of all other variables"
         )
 
     def _width(self, variable: Variable) -> int:

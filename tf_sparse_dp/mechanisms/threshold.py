@@ -75,8 +75,8 @@ class Threshold(Mechanism):
       ValueError: If an argument is none of these.
 
     Example:
-      >>> Threshold().description
-      'Gaussian noise on every entry, tables soft-thresholded by rows'
+      >>> Threshold(choice="sure").description
+      'Gaussian noise on every entry, rows of tables soft-thresholded by SURE'
 
     Reference: Donoho and Johnstone, "Adapting to Unknown Smoothness via
     Wavelet Shrinkage" (1995), here for groups of coordinates.
@@ -149,9 +149,13 @@ class Threshold(Mechanism):
 
     @property
     def description(self) -> str:
-        chosen = ", thresholds by SURE" if self.choice == "sure" else ""
+        chosen = (
+            "by SURE"
+            if self.choice == "sure"
+            else f"so that {self.untouched_rows:g} untouched ones remain"
+        )
         return (
-            "Gaussian noise on every entry, tables soft-thresholded by rows"
+            "Gaussian noise on every entry, rows of tables soft-thresholded "
             + chosen
         )
 
