@@ -113,7 +113,7 @@ def test_the_noise_is_what_the_guarantee_needs(
     family = stats.norm if delta else stats.laplace
     bound = 0.5 if delta else 0.5 * d**0.5
     assert mean.sensitivity == pytest.approx(times * bound / n)
-    scale = mean.noise_multiplier * bound / n
+    scale = mean.noise_multiplier * mean.sensitivity
     noise = family(scale=scale)
     assert stats.kstest(dense(mean), noise.cdf).pvalue > FALSE_ALARM
     for wrong in (2 / 3, 1.5):
@@ -282,12 +282,12 @@ def test_seeds_are_for_tests() -> None:
 
 def test_the_description() -> None:
     text = mean_of(VECTORS, seed=None).description
-    assert "epsilon = 1.0, delta = 1e-06; neighbours: one vector is" in text
+    assert "epsilon = 1, delta = 1e-06; neighbours: one vector is" in text
     assert "Gaussian noise on every entry" in text
-    assert "L2 sensitivity 0.05, noise multiplier 8.44936" in text
+    assert "L2 sensitivity 0.05, noise multiplier 4.22468" in text
     text = mean_of(VECTORS, delta=0, sparsity=4, seed=None).description
-    assert "epsilon = 1.0, pure in exact arithmetic; " in text
-    assert "L1 sensitivity 0.1, noise multiplier 2." in text
+    assert "epsilon = 1, pure in exact arithmetic; " in text
+    assert "L1 sensitivity 0.1, noise multiplier 1." in text
 
 
 @pytest.mark.parametrize(
@@ -303,6 +303,15 @@ def test_other_mechanisms(mechanism: Mechanism) -> None:
     mean = mean_of(VECTORS, mechanism=mechanism, sparsity=S)
     assert mean.mechanism is mechanism
     assert dense(mean).shape == (D,)
+
+
+def test_sparse_vectors_are_not_measured() -> None:
+    with pytest.raises(ValueError, match=r"table 'vectors'.*SparseTensor"):
+        mean_of(
+            FORMS["sparse"][0],
+            mechanism=tsdp.CompressedSensing(measurements=8),
+            sparsity=S,
+        )
 
 
 def test_what_a_mechanism_spent_before_is_added() -> None:
@@ -378,7 +387,13 @@ NAN, INF = math.nan, math.inf
             ValueError,
             "never private at delta = 0",
         ),
-        ({"mechanism": tsdp.Projection()}, ValueError, "lookups"),
+        ({"mechanism": tsdp.Projection()}, ValueError, "Pass sparsity="),
+        ({"mechanism": PURE, "delta": 0.0}, ValueError, "Pass sparsity="),
+        (
+            {"mechanism": tsdp.CompressedSensing()},
+            ValueError,
+            "Pass sparsity=",
+        ),
     ],
 )
 def test_bad_arguments(

@@ -62,7 +62,7 @@ def test_pure_and_laplace(passes):
     assert (statement.delta, statement.failure_charge) == (0.0, 0.0)
     text = " ".join(str(statement).split())
     for words in (
-        "epsilon = 0.5 so far, and 2 at the end of the plan, at delta = 0.0 "
+        "epsilon = 0.5 so far, and 2 at the end of the plan, at delta = 0 "
         "(pure differential privacy)",
         "an L1 norm of 1.5 times the square root",
         "each pass's epsilon is added",
@@ -152,6 +152,7 @@ def test_what_was_spent_before_adds_up(plan, passes):
         text = " ".join(str(statement).split())
         assert "3.25 at the end of the plan" in text
         assert "epsilon = 0.25 at delta = 2e-07 was spent" in text
+        assert "at delta = 3e-07." in text
         assert json.loads(json.dumps(statement.as_dict()))["spent_before"] == [
             0.25,
             2e-7,

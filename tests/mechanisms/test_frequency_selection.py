@@ -160,6 +160,32 @@ def test_arguments_that_are_refused(arguments: dict[str, Any]) -> None:
         FrequencySelection(**arguments)
 
 
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [([], "is empty"), ([3, -1], "has the id -1"), ([0.5], "type float64")],
+)
+def test_what_is_wrong_with_rows_is_said(rows: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=rf"rows\['a'\] .*{words}; expected"):
+        FrequencySelection(rows={"a": rows})
+
+
+@pytest.mark.parametrize(
+    ("counts", "top", "words"),
+    [
+        ([1, 2], 1, "counts is of type list; expected a mapping"),
+        ({"a": {3: 5}}, 1, "'a' are of type dict and cannot"),
+        ({"a": [[1.0]]}, 1, r"have shape \(1, 1\)"),
+        ({"a": [1.0, math.nan]}, 1, "nan at row 1, and not finite at 1 of 2"),
+        ({"a": [1.0]}, {"b": 1}, r"for \['b'\] and none for the table 'a'"),
+    ],
+)
+def test_what_is_wrong_with_counts_is_said(
+    counts: Any, top: Any, words: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=words):
+        FrequencySelection.from_counts(counts, top=top)
+
+
 # Which rows are chosen.
 
 
@@ -213,7 +239,17 @@ def test_arrays_count_as_lists_do() -> None:
         found = unit_counts({"a": array}, {"a": 19})["a"]
         listed = unit_counts({"a": array.tolist()}, {"a": 19})["a"]
         np.testing.assert_array_equal(found, listed)
+        tensor = unit_counts({"a": tf.constant(array)}, {"a": 19})["a"]
+        np.testing.assert_array_equal(tensor, listed)
     assert not unit_counts({"a": ids[:0]}, {"a": 19})["a"].any()
+
+
+def test_a_ragged_tensor_has_a_row_for_each_unit() -> None:
+    ragged = {n: tf.ragged.constant(u) for n, u in LOOKUPS.items()}
+    deeper = {n: r[:, tf.newaxis] for n, r in ragged.items()}
+    expected = unit_counts(LOOKUPS, SIZES)
+    assert difference(unit_counts(ragged, SIZES), expected) == 0
+    assert difference(unit_counts(deeper, SIZES), expected) == 0
 
 
 def test_noisy_counts() -> None:
@@ -258,20 +294,30 @@ def test_a_private_choice() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "words"),
     [
-        {"epsilon": 0.0},
-        {"epsilon": math.inf},
-        {"delta": 0.0},
-        {"delta": 1.0},
-        {"top": 0},
-        {"top": 5},
-        {"table_rows": {"b": 4}},
-        {"lookups": {"a": [[0.5]]}},
-        {"lookups": {}, "table_rows": {}},
+        ({"epsilon": -1.0}, "epsilon=-1.0 .*finite number above 0"),
+        ({"epsilon": 0.0}, "epsilon=0.0"),
+        ({"epsilon": math.inf}, "epsilon=inf"),
+        ({"delta": 0.0}, "delta=0.0 .*above 0 and below 1"),
+        ({"delta": 1.0}, "delta=1.0"),
+        ({"top": 0}, "top=0"),
+        ({"top": 5}, "top=5"),
+        ({"table_rows": {"a": 0}}, r"table_rows\['a'\] is 0"),
+        ({"table_rows": {"b": 4}}, "tables"),
+        ({"lookups": {"a": [[0.5]]}}, "type float64"),
+        ({"lookups": {"a": 3}}, "type int"),
+        ({"lookups": {"a": {1, 2}}}, "type set"),
+        ({"lookups": {"a": {7: [1], 8: [2]}}}, "type dict"),
+        ({"lookups": {"a": np.array(3)}}, "type ndarray"),
+        ({"lookups": {"a": tf.sparse.eye(2)}}, "type SparseTensor"),
+        ({"lookups": [[1]]}, "type list"),
+        ({"lookups": {}, "table_rows": {}}, "at least one"),
     ],
 )
-def test_private_choices_that_are_refused(changes: dict[str, Any]) -> None:
+def test_private_choices_that_are_refused(
+    changes: dict[str, Any], words: str
+) -> None:
     arguments = {
         "lookups": {"a": [[1], [2]]},
         "table_rows": {"a": 4},
@@ -279,8 +325,9 @@ def test_private_choices_that_are_refused(changes: dict[str, Any]) -> None:
         "epsilon": 1.0,
         "delta": 1e-5,
     } | changes
-    with pytest.raises(ValueError, match="expected"):
+    with pytest.raises((TypeError, ValueError), match=words) as error:
         FrequencySelection.private(arguments.pop("lookups"), **arguments)
+    assert "expected" in str(error.value)
 
 
 def test_tables_need_the_same_units() -> None:

@@ -411,6 +411,11 @@ def test_lookups_that_are_not_known() -> None:
     public = facts(sums, 0.3, lookups=None)
     with pytest.raises(ValueError, match=r"lookups=\.\.\.\).*Threshold\(\)"):
         Projection().check(public)
+    pure = Projection(geometry="coordinates", noise="laplace")
+    with pytest.raises(
+        ValueError, match=r'"laplace", lookups=\.\.\.\).*Laplace\(\)'
+    ):
+        pure.check(public)
     told = Projection(lookups=7)
     told.check(public)
     known = facts(sums, 0.3, lookups=7)

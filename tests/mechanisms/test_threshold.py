@@ -314,6 +314,7 @@ def test_as_many_untouched_rows_as_there_are() -> None:
         {"untouched_rows": float("inf")},
         {"untouched_rows": True},
         {"untouched_rows": "10"},
+        {"untouched_rows": 1000, "choice": "sure"},
     ],
     ids=str,
 )

@@ -51,6 +51,8 @@ def test_facts_of_units():
     assert sampling.requires_validity
     assert sampling.batch_rows is None
     assert "each of 20 units of 3 consecutive examples" in sampling.description
+    single = dataclasses.replace(sampling, epochs=1)
+    assert "in one pass, each of 20 units" in single.description
     assert EpochSampling.from_config(sampling.get_config()) == sampling
 
 

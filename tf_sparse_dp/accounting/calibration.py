@@ -35,6 +35,18 @@ def round_up(value: float, digits: int) -> float:
     return float(exact.quantize(unit, rounding=decimal.ROUND_CEILING))
 
 
+def shown(value: float) -> str:
+    """At least the value, in four digits.
+
+    What float64 loses when numbers are added up is not taken for a digit.
+
+    Example:
+      >>> shown(1e-6 + 1e-5), shown(1.23401), shown(0.0)
+      ('1.1e-05', '1.235', '0')
+    """
+    return f"{round_up(value * (1 - 1e-14), 4):g}"
+
+
 def overflow_charge(
     *, compositions: int, epsilon: float, overflow_probability: float
 ) -> float:

@@ -6,7 +6,11 @@ import dataclasses
 import textwrap
 from typing import Any
 
-from tf_sparse_dp.accounting.calibration import overflow_charge, round_up
+from tf_sparse_dp.accounting.calibration import (
+    overflow_charge,
+    round_up,
+    shown,
+)
 from tf_sparse_dp.accounting.plan import PrivacyPlan
 
 _NEIGHBOURS = {
@@ -125,9 +129,9 @@ class PrivacyStatement:
         if self.epsilon_spent is not None and any(self.spent_before):
             epsilon, delta = self.spent_before
             lines.append(
-                f"Of this, epsilon = {round_up(epsilon, 4):g} at delta = "
-                f"{delta!r} was spent on the mechanism before training; the "
-                "plan pays for the rest (epsilons and deltas add up)."
+                f"Of this, epsilon = {shown(epsilon)} at delta = "
+                f"{shown(delta)} was spent on the mechanism before training; "
+                "the plan pays for the rest (epsilons and deltas add up)."
             )
         lines += [
             "",
@@ -189,13 +193,17 @@ class PrivacyStatement:
         )
 
     def _guarantee(self) -> str:
-        if self.epsilon is None or self.epsilon_spent is None:
+        if (
+            self.epsilon is None
+            or self.epsilon_spent is None
+            or self.delta is None
+        ):
             return "epsilon is unknown"
         # Shown rounded up: a statement must not say less than was spent.
         return (
-            f"epsilon = {round_up(self.epsilon_spent, 4):g} so far, and "
-            f"{round_up(self.epsilon, 4):g} at the end of the plan, at "
-            f"delta = {self.delta!r}"
+            f"epsilon = {shown(self.epsilon_spent)} so far, and "
+            f"{shown(self.epsilon)} at the end of the plan, at "
+            f"delta = {shown(self.delta)}"
             + (" (pure differential privacy)" if self.delta == 0 else "")
         )
 

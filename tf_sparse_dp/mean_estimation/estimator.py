@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 import tensorflow as tf
 
+from tf_sparse_dp.accounting.calibration import shown
 from tf_sparse_dp.accounting.single_release import (
     gaussian_noise_multiplier,
     laplace_noise_multiplier,
@@ -23,6 +24,7 @@ from tf_sparse_dp.mean_estimation.vectors import (
     Vectors,
     opened,
 )
+from tf_sparse_dp.mechanisms.compressed_sensing import CompressedSensing
 from tf_sparse_dp.mechanisms.events import check_event
 from tf_sparse_dp.mechanisms.gaussian import Gaussian
 from tf_sparse_dp.mechanisms.interface import (
@@ -57,8 +59,9 @@ class PrivateMean:
       delta: The guarantee's delta; 0 is pure differential privacy.
       neighbours: "replace_one" or "zero_out".
       mechanism: What released the mean.
-      noise_multiplier: Noise on the sum over what one vector is clipped to:
-        standard deviation over L2 norm, or scale over L1 norm.
+      noise_multiplier: Noise over `sensitivity`: standard deviation for
+        Gaussian noise, scale for Laplace noise. So a mechanism with noise on
+        every entry has noise of noise_multiplier * sensitivity on the mean.
       sensitivity: How far two neighbours' means can be apart before noise, in
         L2 norm for Gaussian noise and in L1 norm for Laplace noise.
       num_vectors: How many vectors there are; public.
@@ -79,12 +82,12 @@ class PrivateMean:
     def description(self) -> str:
         """The guarantee in plain words."""
         norm = "L1" if self.mechanism.noise_family == "laplace" else "L2"
-        kind = f", delta = {self.delta!r}"
+        kind = f", delta = {shown(self.delta)}"
         if self.delta == 0:
             kind = ", pure in exact arithmetic"
         text = (
             f"Mean of {self.num_vectors} vectors, differentially private: "
-            f"epsilon = {self.epsilon!r}{kind}; neighbours: "
+            f"epsilon = {shown(self.epsilon)}{kind}; neighbours: "
             f"{NEIGHBOURS[self.neighbours][1]}. {self.mechanism.description}; "
             f"{norm} sensitivity {self.sensitivity:g}, noise multiplier "
             f"{self.noise_multiplier:g}."
@@ -165,7 +168,7 @@ def private_mean(
       ...     vectors, epsilon=1.0, delta=1e-6, clip_norm=1.0, sparsity=1
       ... )
       >>> mean.value.shape, mean.noise_multiplier
-      (TensorShape([1000]), 8.44936)
+      (TensorShape([1000]), 4.22468)
 
     Reference: Ghazi, Guzmán, Kamath, Kumar and Manurangsi, "Differentially
     Private Optimization with Sparse Gradients" (2024), section 3.
@@ -208,8 +211,10 @@ def private_mean(
             stacklevel=2,
         )
     chosen = _chosen(mechanism, data, sparsity, delta)
+    _check_sparsity_known(chosen, sparsity)
     factor = data.factor(as_table=not isinstance(chosen, (Gaussian, Laplace)))
     times, _ = NEIGHBOURS[neighbours]
+    multiplier = _noise_multiplier(chosen, epsilon, delta)
     facts = PublicFacts(
         variables=(
             Variable(
@@ -220,7 +225,7 @@ def private_mean(
             ),
         ),
         clip_norm=clip_norm,
-        noise_multiplier=times * _noise_multiplier(chosen, epsilon, delta),
+        noise_multiplier=times * multiplier,
         expected_batch_size=float(data.count),
         failure_probability=0.0,
     )
@@ -242,7 +247,7 @@ def private_mean(
         delta=delta + before[1],
         neighbours=neighbours,
         mechanism=chosen,
-        noise_multiplier=facts.noise_multiplier,
+        noise_multiplier=multiplier,
         sensitivity=times * bound / data.count,
         num_vectors=data.count,
         seeded=keys.seeded,
@@ -319,6 +324,23 @@ def _known_sparsity(given: object, data: Vectors) -> int | None:
     if not 1 <= sparsity <= data.rows:
         raise ValueError(message)
     return min(sparsity, data.lookups or sparsity)
+
+
+def _check_sparsity_known(mechanism: Mechanism, sparsity: int | None) -> None:
+    """Refuses mechanisms that take their radius or size from the sparsity."""
+    if sparsity is not None or not isinstance(
+        mechanism, (Projection, CompressedSensing)
+    ):
+        return
+    if isinstance(mechanism, Projection) and mechanism.lookups is not None:
+        return
+    other = "Laplace()" if _is_laplace(mechanism) else "Threshold()"
+    raise ValueError(
+        f"mechanism={mechanism!r} was given without sparsity; expected to know "
+        "how many entries of a vector are not zero at most. Pass sparsity=..., "
+        "a public number (a wrong one costs accuracy only), or "
+        f"mechanism={other}, which need not know."
+    )
 
 
 def _number(

@@ -161,10 +161,11 @@ class CompressedSensing(Mechanism):
         ):
             measurement = self._measurement(place, variable, key, facts)
             if measurement is not None:
-                rows = _rows(factor, place)
+                table = _named(place, variable)
+                rows = _rows(factor, table)
                 if self.geometry == "coordinates":
                     rows = as_coordinates(rows)
-                _check_parts(f"Table {place}", rows.rows_per_example)
+                _check_parts(table, rows.rows_per_example)
                 factor = SketchedFactor(rows, measurement)
             sketched.append(factor)
         return super().clipped(sketched, key, facts, scale=scale, valid=valid)
@@ -183,7 +184,12 @@ class CompressedSensing(Mechanism):
             if measurement is None:
                 released.append(with_noise(total, noise_key, facts.stddev))
                 continue
-            _check_sketch(total, place, measurement, self._width(variable))
+            _check_sketch(
+                total,
+                _named(place, variable),
+                measurement,
+                self._width(variable),
+            )
             sketch = with_noise(total, noise_key, facts.stddev)
             table = recover(
                 self.solver,
@@ -266,7 +272,7 @@ class CompressedSensing(Mechanism):
         for place, variable in enumerate(facts.variables):
             if not variable.sparse or facts.stddev == 0:
                 continue
-            table = f"Table {place} of shape {variable.shape}"
+            table = _named(place, variable)
             if variable.lookups is None:
                 raise ValueError(
                     f"{table} is looked up any number of times by one unit "
@@ -343,34 +349,39 @@ class CompressedSensing(Mechanism):
         return MATRICES[self.matrix](cells, self.measurements, key)
 
 
-def _rows(factor: Factor, place: int) -> RowFactor:
+def _named(place: int, table: Variable) -> str:
+    return f"The table {table.name or place!r} of shape {table.shape}"
+
+
+def _rows(factor: Factor, table: str) -> RowFactor:
     """The terms of a table as one row for each lookup."""
     if isinstance(factor, PlacedFactor):
         factor = factor.as_rows()
     if not isinstance(factor, RowFactor):
         raise ValueError(
-            f"The terms of table {place} are held as {type(factor).__name__}; "
-            "compressed sensing needs a fixed number of lookups for each "
-            "unit. Make ids dense, or use another mechanism."
+            f"{table} is reached at any number of places by one unit (ragged "
+            "ids, or a tf.SparseTensor); expected the same number for each "
+            "unit, which compressed sensing needs. Make them dense, or use "
+            "another mechanism, such as tf_sparse_dp.Threshold()."
         )
     if factor.values.dtype != tf.float32:
         raise ValueError(
-            f"The gradient of table {place} is {factor.values.dtype.name}; "
+            f"{table} has a gradient of type {factor.values.dtype.name}; "
             "expected float32. Keep the table's weights in float32."
         )
     return dataclasses.replace(factor, sparse=True)
 
 
 def _check_sketch(
-    total: Any, place: int, measurement: Measurement, width: int
+    total: Any, table: str, measurement: Measurement, width: int
 ) -> None:
     if isinstance(total, tf.IndexedSlices) or tuple(total.shape) != (
         measurement.count,
         width,
     ):
         raise ValueError(
-            f"The sum of table {place} was given for release; expected its "
-            f"sketch, of shape {(measurement.count, width)}. Only sums from "
+            f"{table} was given for release as a sum; expected its sketch, of "
+            f"shape {(measurement.count, width)}. Only sums from "
             "CompressedSensing.clipped, with the same facts, are clipped by "
             "what is measured."
         )

@@ -18,7 +18,7 @@ from tf_sparse_dp.mechanisms.interface import (
     Sum,
     Variable,
 )
-from tf_sparse_dp.mechanisms.private_counts import noisy_counts
+from tf_sparse_dp.mechanisms.private_counts import checked_rows, noisy_counts
 from tf_sparse_dp.mechanisms.search import last_not_above
 from tf_sparse_dp.random_keys import fold_in
 
@@ -99,12 +99,13 @@ class FrequencySelection(Mechanism):
         other people's data, qualify; else use `private`.
 
         Args:
-          counts: For each table one number for each of its rows.
+          counts: For each table one number for each of its rows, from row 0
+            on. Rows beyond the last number count as 0 and are not chosen.
           top: How many rows to take of each table. Of equal counts the first.
 
         Raises:
-          ValueError: If counts are no vector of finite numbers, or `top` is not
-            between 1 and the number of rows.
+          TypeError, ValueError: If counts are no vector of finite numbers, or
+            `top` is not between 1 and how many there are.
 
         Example:
           >>> FrequencySelection.from_counts(
@@ -113,13 +114,8 @@ class FrequencySelection(Mechanism):
           {'items': (2, 3)}
         """
         found = {}
-        for name, numbers_of_table in counts.items():
-            vector = np.asarray(numbers_of_table, np.float64)
-            if vector.ndim != 1 or not np.isfinite(vector).all():
-                raise ValueError(
-                    f"counts of {name!r} have shape {vector.shape}; expected "
-                    "a vector with one finite number for each row."
-                )
+        for name, numbers_of_table in _tables("counts", counts).items():
+            vector = _counts(name, numbers_of_table)
             found[name] = _largest(vector, _top_of(top, name, len(vector)))
         return cls(rows=found)
 
@@ -151,8 +147,9 @@ class FrequencySelection(Mechanism):
 
         Args:
           lookups: For each table one entry per unit: the ids that this unit
-            looks up, repeated or not. An array [units], an array [units, n], or
-            a sequence of sequences. A unit has the same place in all tables.
+            looks up, repeated or not. An array [units], an array [units, n], a
+            sequence of sequences, or a `tf.RaggedTensor` with a row for each
+            unit. A unit has the same place in all tables.
             It has to be the unit of the plan: all lookups of a user in one
             entry where users are protected. Ids that are not in the table,
             such as -1 for padding, do not count.
@@ -162,7 +159,7 @@ class FrequencySelection(Mechanism):
           delta: Of the choice; above 0 and below 1.
 
         Raises:
-          ValueError: If an argument is not what is described above.
+          TypeError, ValueError: If an argument is not what is described above.
 
         Example:
           >>> chosen = FrequencySelection.private(
@@ -176,7 +173,8 @@ class FrequencySelection(Mechanism):
           ({'items': (3,)}, (1.0, 1e-06))
         """
         tops = {
-            name: _top_of(top, name, size) for name, size in table_rows.items()
+            name: _top_of(top, name, checked_rows(name, size))
+            for name, size in _tables("table_rows", table_rows).items()
         }
         counts = noisy_counts(
             lookups, table_rows=table_rows, epsilon=epsilon, delta=delta
@@ -273,17 +271,53 @@ class FrequencySelection(Mechanism):
 def _row_ids(name: Any, ids: Sequence[int]) -> tuple[int, ...]:
     """Distinct ids in order."""
     array = np.asarray(ids)
-    if (
-        array.ndim != 1
-        or array.size == 0
-        or not np.issubdtype(array.dtype, np.integer)
-        or array.min() < 0
-    ):
-        raise ValueError(
-            f"rows[{name!r}] has shape {array.shape} and type {array.dtype}; "
-            "expected a vector of at least one integer, none below 0."
+    if array.ndim == 1 and array.size == 0:
+        fault = "is empty"
+    elif array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
+        fault = f"has shape {array.shape} and type {array.dtype}"
+    elif array.min() < 0:
+        fault = f"has the id {array.min()}"
+    else:
+        return tuple(np.unique(array).tolist())
+    raise ValueError(
+        f"rows[{name!r}] {fault}; expected a vector of at least one integer, "
+        "none below 0: the ids of the rows to train."
+    )
+
+
+def _tables(argument: str, given: Any) -> Mapping[str, Any]:
+    if not isinstance(given, Mapping):
+        raise TypeError(
+            f"{argument} is of type {type(given).__name__}; expected a mapping "
+            "from names of tables, such as {'items': ...}."
         )
-    return tuple(np.unique(array).tolist())
+    return given
+
+
+def _counts(name: str, given: Any) -> np.ndarray:
+    """One finite number for each row, or an error."""
+    expected = (
+        "expected a vector with one finite number for each row, from row 0 on."
+    )
+    try:
+        vector = np.asarray(given, np.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"counts of {name!r} are of type {type(given).__name__} and cannot "
+            f"be made an array; {expected}"
+        ) from error
+    if vector.ndim != 1:
+        raise ValueError(
+            f"counts of {name!r} have shape {vector.shape}; {expected}"
+        )
+    wrong = np.flatnonzero(~np.isfinite(vector))
+    if wrong.size:
+        raise ValueError(
+            f"counts of {name!r} are {vector[wrong[0]]} at row {wrong[0]}, and "
+            f"not finite at {wrong.size} of {vector.size} rows; {expected} "
+            "Pass 0 for rows without a count."
+        )
+    return vector
 
 
 def _is_number(value: Any) -> bool:
@@ -291,7 +325,13 @@ def _is_number(value: Any) -> bool:
 
 
 def _top_of(top: int | Mapping[str, int], name: str, rows: int) -> int:
-    wanted = top.get(name) if isinstance(top, Mapping) else top
+    if isinstance(top, Mapping) and name not in top:
+        raise ValueError(
+            f"top has entries for {list(top)} and none for the table {name!r}; "
+            f"expected a whole number from 1 to its {rows} rows. Name all "
+            "tables, or pass one number for all."
+        )
+    wanted = top[name] if isinstance(top, Mapping) else top
     if (
         not isinstance(wanted, numbers.Integral)
         or isinstance(wanted, bool)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tf_sparse_dp.accounting.single_release import gaussian_noise_multiplier
 
@@ -27,8 +28,8 @@ def noisy_counts(
 
     Arguments and guarantee: as those of `FrequencySelection.private`.
     """
-    _check("epsilon", epsilon, math.inf)
-    _check("delta", delta, 1.0)
+    _check("epsilon", epsilon, math.inf, "a finite number above 0")
+    _check("delta", delta, 1.0, "a number above 0 and below 1")
     stddev = gaussian_noise_multiplier(epsilon, delta)
     counts = unit_counts(lookups, table_rows)
     generator = np.random.Generator(np.random.Philox(key=secrets.randbits(128)))
@@ -42,11 +43,17 @@ def unit_counts(
     lookups: Mapping[str, Sequence[Any]], table_rows: Mapping[str, int]
 ) -> dict[str, np.ndarray]:
     """Counts to which every unit adds a vector of L2 norm 1 at most."""
+    if not isinstance(lookups, Mapping):
+        raise TypeError(
+            f"lookups are of type {type(lookups).__name__}; expected a mapping "
+            "from names of tables, such as {'items': [[0, 3], [3]]}."
+        )
     if not lookups or set(lookups) != set(table_rows):
         raise ValueError(
             f"lookups are of the tables {sorted(lookups)}, table_rows of "
             f"{sorted(table_rows)}; expected the same ones, at least one."
         )
+    lookups = {n: _listed(n, entries) for n, entries in lookups.items()}
     if len({len(entries) for entries in lookups.values()}) > 1:
         raise ValueError(
             "lookups have different numbers of entries for different tables; "
@@ -68,13 +75,44 @@ def unit_counts(
     }
 
 
-def _check(name: str, value: Any, limit: float) -> None:
+def checked_rows(name: str, rows: Any) -> int:
+    """The number of a table's rows."""
+    whole = isinstance(rows, numbers.Integral) and not isinstance(rows, bool)
+    if not whole or rows < 1:
+        raise ValueError(
+            f"table_rows[{name!r}] is {rows!r}; expected a whole number of at "
+            "least 1: how many rows the table has."
+        )
+    return int(rows)
+
+
+def _check(name: str, value: Any, limit: float, expected: str) -> None:
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not number or not 0 < value < limit:
-        raise ValueError(
-            f"{name}={value!r} was given; expected a number above 0 and below "
-            f"{limit:g}."
+        raise ValueError(f"{name}={value!r} was given; expected {expected}.")
+
+
+def _listed(name: str, entries: Any) -> Any:
+    """The entries of units, as something that has a length."""
+    if isinstance(entries, tf.RaggedTensor):
+        if entries.shape.rank > 2:
+            entries = entries.merge_dims(1, -1)
+        return entries.to_list()
+    if isinstance(entries, tf.Tensor):
+        entries = entries.numpy()
+    # Not sets and mappings: units have places.
+    ordered = all(hasattr(entries, n) for n in ("__len__", "__getitem__"))
+    unfit = isinstance(entries, (str, Mapping)) or (
+        isinstance(entries, np.ndarray) and entries.ndim == 0
+    )
+    if unfit or not ordered:
+        raise TypeError(
+            f"lookups of {name!r} are of type {type(entries).__name__}; "
+            "expected one entry for each unit: an array [units] or [units, n], "
+            "a sequence of sequences of ids, or a tf.RaggedTensor with a row "
+            "for each unit."
         )
+    return entries
 
 
 def _distinct(

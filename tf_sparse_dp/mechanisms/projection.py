@@ -223,12 +223,16 @@ class Projection(Mechanism):
         """Most rows of the table that one unit reaches."""
         known = self.lookups if table.lookups is None else table.lookups
         if known is None:
+            own, other = "lookups=...", "Threshold()"
+            if self.noise == "laplace":
+                own = 'geometry="coordinates", noise="laplace", lookups=...'
+                other = "Laplace()"
             raise ValueError(
                 "How many rows of a table one unit reaches, from which "
                 "Projection takes its radius, is not known for the table "
                 f"{table.name!r} of shape {table.shape}: its ids are ragged or "
-                "sparse. Pass Projection(lookups=...) with a number that few "
-                "units exceed, or use Threshold(), which need not know."
+                f"sparse. Pass Projection({own}) with a number that few "
+                f"units exceed, or use {other}, which need not know."
             )
         if known < 1:
             raise ValueError(

@@ -25,6 +25,7 @@ from tf_sparse_dp.mechanisms.noisy_tables import (
 from tf_sparse_dp.random_keys import fold_in
 
 CHOICES = ("calibrated", "sure")
+_UNTOUCHED_ROWS = 10.0
 
 # SURE looks at thresholds that noise alone exceeds in one row of a hundred at
 # most, and in so many rows of a large table: its cost does not grow with rows.
@@ -68,11 +69,12 @@ class Threshold(Mechanism):
     Args:
       choice: "calibrated" or "sure".
       untouched_rows: How many untouched rows a release contains, expected, of
-        all tables of one width; for "calibrated". More of them make the
+        all tables of one width; for "calibrated" only. More of them make the
         threshold lower.
 
     Raises:
-      ValueError: If an argument is none of these.
+      ValueError: If an argument is none of these, or `untouched_rows` is
+        given with "sure".
 
     Example:
       >>> Threshold(choice="sure").description
@@ -83,7 +85,7 @@ class Threshold(Mechanism):
     """
 
     choice: str = "calibrated"
-    untouched_rows: float = 10.0
+    untouched_rows: float = _UNTOUCHED_ROWS
 
     def __post_init__(self) -> None:
         if self.choice not in CHOICES:
@@ -96,6 +98,12 @@ class Threshold(Mechanism):
             raise ValueError(
                 f"untouched_rows={rows!r} was given; expected a finite number "
                 "above 0, such as 10."
+            )
+        if self.choice == "sure" and rows != _UNTOUCHED_ROWS:
+            raise ValueError(
+                f"untouched_rows={rows!r} was given with choice='sure', which "
+                "finds the threshold by itself; expected it to be left out. "
+                "Leave out one of the two."
             )
 
     def release(

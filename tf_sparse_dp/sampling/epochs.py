@@ -154,9 +154,12 @@ class EpochSampling:
         units = "examples"
         if self.examples_per_unit > 1:
             units = f"units of {self.examples_per_unit:,} consecutive examples"
+        passes = "one pass"
+        if self.epochs > 1:
+            passes = f"each of {self.epochs:,} passes"
         return (
-            f"The user's own batches of {self.batch_size:,}: in each of "
-            f"{self.epochs:,} passes, each of {self.num_units:,} {units} "
+            f"The user's own batches of {self.batch_size:,}: in {passes}, each "
+            f"of {self.num_units:,} {units} "
             "is in at most one batch; no amplification by sampling is claimed."
         )
 
