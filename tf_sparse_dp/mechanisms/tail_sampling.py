@@ -104,9 +104,9 @@ def touched_rows(total: tf.IndexedSlices, dtype: tf.DType = tf.float32) -> Rows:
     ids = tf.gather(ids, order)
     new = tf.concat([ids[:1] >= 0, ids[1:] != ids[:-1]], 0)
     places = tf.cumsum(tf.cast(new, tf.int32))[:, tf.newaxis] - 1
-    # Numbers are put back in the given order, rather than rows in the new one.
-    given = tf.scatter_nd(order[:, tf.newaxis], places, tf.shape(places))
-    values = tf.tensor_scatter_nd_add(tf.zeros_like(values), given, values)
+    values = tf.tensor_scatter_nd_add(
+        tf.zeros_like(values), places, tf.gather(values, order)
+    )
     ids = tf.tensor_scatter_nd_min(
         tf.fill(tf.shape(ids), tf.constant(rows, tf.int64)), places, ids
     )
