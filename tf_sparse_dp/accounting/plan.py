@@ -43,8 +43,9 @@ class PrivacyPlan:
     with Gaussian noise of standard deviation z·C on a sum of contributions
     clipped to L2 norm C. ε = `epsilon`, δ = `delta`, z = `noise_multiplier`;
     C is the optimizer's clip norm. Give ε to have the plan solve for z, or z
-    for ε; after construction both are set. With `noise="laplace"` z·C is the
-    scale of Laplace noise, and C bounds the L1 norm of a contribution.
+    for ε; after construction both are set. With `noise="laplace"`
+    contributions are clipped to L1 norm C√q', q' being the number of entries of
+    all variables that one unit can reach, and the noise has scale z·C√q'.
 
     **Guarantee**: D and D' differ by the presence of one unit
     (`PoissonSampling`: an example; `UserSampling`: a user with all of theirs),
@@ -64,7 +65,8 @@ class PrivacyPlan:
         differential privacy, with Laplace noise and a sampling whose batches
         never overflow.
       sampling: How batches are drawn, and how many.
-      noise_multiplier: Ratio of the noise to the clip norm; at least 0.001.
+      noise_multiplier: Ratio of the noise to what contributions are clipped
+        to; at least 0.001.
       noise: "gaussian", or "laplace" for mechanisms with Laplace noise.
 
     Raises:
