@@ -85,8 +85,9 @@ class Automatic(Mechanism):
             return _pure(known)
         noise = _PER_NOISE * sum(math.prod(table.shape) for table in tables)
         step, projection = _costs(facts)
+        these = "one table" if len(tables) == 1 else f"{len(tables)} tables"
         compared = (
-            f"noise on all rows of {len(tables)} tables would take roughly "
+            f"noise on all rows of {these} would take roughly "
             f"{_share(noise / step)} the time of the rest of the step"
         )
         if not tables:

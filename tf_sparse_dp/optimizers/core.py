@@ -94,6 +94,7 @@ class PrivateStep:
         self.mechanism = _mechanism(mechanism, plan)
         _check_noise(plan, self.mechanism)
         self.released_by = self.mechanism.description
+        self.fixed_sizes = self.mechanism.fixed_sizes
         self.examples_per_unit = _unit_size(examples_per_unit, plan)
         self.loss_reduction = loss_reduction
         self.keys = KeyStream(seed)
@@ -142,6 +143,7 @@ class PrivateStep:
         mechanism = self.mechanism.resolved(facts)
         mechanism.check(facts)
         self.released_by = mechanism.description
+        self.fixed_sizes = mechanism.fixed_sizes
         _check_sizes(mechanism, facts)
         key = self.keys.next()
         clipped = mechanism.clipped(

@@ -249,7 +249,7 @@ class PrivateWrapper:
             noise_multiplier=step.noise_multiplier,
             compositions=self._spending.count(),
             noise=step.mechanism.noise_family,
-            fixed_sizes=step.mechanism.fixed_sizes,
+            fixed_sizes=step.fixed_sizes,
             examples_per_unit=step.examples_per_unit,
             seeded=step.was_seeded,
             extra_assumptions=(
