@@ -30,7 +30,7 @@ _UNTOUCHED_ROWS = 10.0
 # SURE looks at thresholds that noise alone exceeds in one row of a hundred at
 # most, and in so many rows of a large table: its cost does not grow with rows.
 _MOST_PROBABLE = 1e-2
-_SURE_HITS = 5_000.0
+_SURE_HITS = 2_000.0
 _SURE_CANDIDATES = 200
 
 
@@ -50,7 +50,7 @@ class Threshold(Mechanism):
     minimises Stein's unbiased estimate of the squared error, $\sum_{|z_r| >
     \tau} [\tau^2 + 2\sigma^2(k - (k-1)\tau/|z_r|) - |z_r|^2]$ for rows of
     width $k$, over thresholds between those that noise alone exceeds in one
-    row, and in 1 % of all rows or 5,000 rows, whichever are fewer.
+    row, and in 1 % of all rows or 2,000 rows, whichever are fewer.
 
     Variables that are not tables get Gaussian noise on every entry and no
     threshold, and so do tables with fewer than 1000 rows.
