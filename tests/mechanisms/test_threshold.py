@@ -92,7 +92,7 @@ def drawn(
 
 
 def candidates(rows: int, width: int) -> np.ndarray:
-    probabilities = [min(1e-2, 2e4 / rows), 1 / rows]
+    probabilities = [min(1e-2, 2e3 / rows), 1 / rows]
     return np.linspace(
         *(
             dense_definitions.row_threshold(p, STDDEV, width)
@@ -266,7 +266,7 @@ def test_sure_is_the_minimum_of_the_risk(rows: int) -> None:
     expected = candidates(rows, 6)
     np.testing.assert_allclose([lowest, highest], expected[[0, -1]])
     rng = np.random.default_rng(2)
-    probability = min(1e-2, 2e4 / rows)
+    probability = min(1e-2, 2e3 / rows)
     uniform = rng.uniform(0, probability, round(rows * probability))
     noise = dense_definitions.row_threshold(uniform, STDDEV, 6)
     chosen = []
