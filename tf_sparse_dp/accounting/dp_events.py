@@ -14,26 +14,24 @@ import attr
 import dp_accounting
 
 
-def _number(
-    instance: Any, attribute: Any, value: object, *, most: float
-) -> None:
+def _number(instance: Any, attribute: Any, value: Any, *, most: float) -> None:
     real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not real or not 0 <= value <= most:  # type: ignore[operator]
+    if not real or not 0 <= value <= most:
         raise ValueError(
             f"{attribute.name} of {type(instance).__name__} is {value!r}, "
             f"expected a number from 0 to {most:g}."
         )
 
 
-def _at_least_zero(instance: Any, attribute: Any, value: object) -> None:
+def _at_least_zero(instance: Any, attribute: Any, value: Any) -> None:
     _number(instance, attribute, value, most=math.inf)
 
 
-def _probability(instance: Any, attribute: Any, value: object) -> None:
+def _probability(instance: Any, attribute: Any, value: Any) -> None:
     _number(instance, attribute, value, most=1.0)
 
 
-def _event(instance: Any, attribute: Any, value: object) -> None:
+def _event(instance: Any, attribute: Any, value: Any) -> None:
     if not isinstance(value, dp_accounting.DpEvent):
         raise TypeError(
             f"{attribute.name} of {type(instance).__name__} is {value!r}, "
