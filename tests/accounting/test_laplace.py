@@ -195,7 +195,7 @@ def test_tiny_deltas_have_an_answer_near_the_others():
 @pytest.mark.parametrize(("q", "z"), [(0.01, 0.3), (0.3, 1.0), (1.0, 2.0)])
 def test_divergences_are_integrals(order, q, z):
     """The formula is for one direction; the other one is not larger."""
-    place = accountants._RDP_ORDERS.index(order)
+    place = accountants.RDP_ORDERS.index(order)
     found = accountants._laplace_rdp(q, z)[place]
     removed, added = (
         math.log(first @ (first / second) ** (order - 1)) / (order - 1)

@@ -27,20 +27,20 @@ from tf_sparse_dp.accounting.events import (
     training_event,
 )
 
-_ULP = 2.0**-52
+ULP = 2.0**-52
 # A Gaussian is cut at 10 standard deviations (a mass of e^-50 goes to infinite
 # loss), so the loss of one release lies within 10/z + 1/(2 z²). Beyond this the
 # exponentials of losses leave the range of floats; such noise is no privacy.
-_PLD_MAX_LOSS = 200.0
+PLD_MAX_LOSS = 200.0
 # `numerical_error` was measured up to here.
-_PLD_MAX_COMPOSITIONS = 1_000_000
+PLD_MAX_COMPOSITIONS = 1_000_000
 GRID_POINTS = 25_000
-_PLD: TypeAlias = (
+PLD: TypeAlias = (
     dp_accounting.pld.privacy_loss_distribution.PrivacyLossDistribution
 )
 # Integer orders only: their Rényi divergence is a sum of positive terms. The
 # alternating series of fractional orders fails to converge for some noise.
-_RDP_ORDERS = (
+RDP_ORDERS = (
     *range(2, 64),
     *(64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096),
 )
@@ -58,16 +58,17 @@ def numerical_error(compositions: int) -> float:
     factor 8 ulp = 1.8e-15 is ten times what was measured; the constant covers
     the mass of 1e-15 that the tails are cut by.
     """
-    return 8 * _ULP * (compositions + 16)
+    return 8 * ULP * (compositions + 16)
 
 
-def _loss_range(noise: Noise, noise_multiplier: float) -> float:
+def loss_range(noise: Noise, noise_multiplier: float) -> float:
+    """Bound on the loss of one release, but for a mass that is charged."""
     if noise == "laplace":
         return 1 / noise_multiplier
     return 10 / noise_multiplier + 0.5 / noise_multiplier**2
 
 
-def _chi_squared(noise: Noise, noise_multiplier: float) -> float:
+def chi_squared(noise: Noise, noise_multiplier: float) -> float:
     """Variance of the likelihood ratio of one release without sampling."""
     if noise == "laplace":
         loss = 1 / noise_multiplier
@@ -89,11 +90,11 @@ def _grid_interval(
     h, so s/12 costs less than 0.1 % of epsilon. The number of grid points is
     bounded where heavy tails would make that too slow.
     """
-    largest = _loss_range(noise, noise_multiplier)
+    largest = loss_range(noise, noise_multiplier)
     gain = math.log1p(probability * math.expm1(largest))
     loss = largest if probability == 1 else -math.log1p(-probability)
     extent = gain + min(loss, largest)
-    spread = probability * math.sqrt(_chi_squared(noise, noise_multiplier))
+    spread = probability * math.sqrt(chi_squared(noise, noise_multiplier))
     if noise == "laplace" and compositions > 20:
         # Losses are bounded, so that few points are enough, and there are many
         # after composition: at most 0.02 % of epsilon was measured.
@@ -108,9 +109,9 @@ def _grid_interval(
 
 
 @functools.lru_cache(maxsize=8)
-def _release_pld(
+def release_pld(
     noise: Noise, probability: float, noise_multiplier: float, interval: float
-) -> _PLD:
+) -> PLD:
     """Losses of one release; the same for both neighbouring relations.
 
     Zeroing a unit and removing it give the same pair of distributions, noise
@@ -139,8 +140,8 @@ def _composed_pld(
     noise_multiplier: float,
     interval: float,
     compositions: int,
-) -> _PLD:
-    losses = _release_pld(noise, probability, noise_multiplier, interval)
+) -> PLD:
+    losses = release_pld(noise, probability, noise_multiplier, interval)
     return losses.self_compose(compositions)
 
 
@@ -168,7 +169,7 @@ def _rdp(
     relation: str,
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     accountant = dp_accounting.rdp.RdpAccountant(
-        list(_RDP_ORDERS), neighbouring_relation(relation)
+        list(RDP_ORDERS), neighbouring_relation(relation)
     ).compose(
         training_event(
             sampling_probability=probability,
@@ -176,10 +177,10 @@ def _rdp(
             compositions=compositions,
         )
     )
-    orders = np.asarray(_RDP_ORDERS, dtype=np.float64)
+    orders = np.asarray(RDP_ORDERS, dtype=np.float64)
     # Log-gammas of the order carry the rounding, and can turn a divergence of
     # next to nothing negative.
-    rounding = 8 * _ULP * (1 + orders * np.log(orders)) / (orders - 1)
+    rounding = 8 * ULP * (1 + orders * np.log(orders)) / (orders - 1)
     values: np.ndarray[tuple[int], np.dtype[np.float64]]
     values = np.maximum(accountant.rdp, 0) + compositions * rounding
     return values
@@ -215,7 +216,7 @@ def pure_epsilon(
     loss = 1 / noise_multiplier
     if loss < 700:  # Beyond, sampling gains next to nothing.
         loss = math.log1p(sampling_probability * math.expm1(loss))
-    return compositions * loss * (1 + 16 * _ULP)
+    return compositions * loss * (1 + 16 * ULP)
 
 
 @functools.lru_cache(maxsize=16)
@@ -231,8 +232,8 @@ def _laplace_rdp(
     Talwar and Zhang, 2019, Theorem 5).
     """
     loss = 1 / noise_multiplier
-    values = np.empty(len(_RDP_ORDERS))
-    for place, order in enumerate(_RDP_ORDERS):
+    values = np.empty(len(RDP_ORDERS))
+    for place, order in enumerate(RDP_ORDERS):
         j = np.arange(order + 1, dtype=np.float64)
         with np.errstate(divide="ignore"):
             weights = stats.binom.logpmf(j, order, probability)
@@ -243,9 +244,22 @@ def _laplace_rdp(
             )
         total = special.logsumexp(weights + moments)
         # Log-gammas of the order carry the rounding, and large exponents.
-        rounding = 64 * _ULP * (1 + order * (math.log(order) + loss))
+        rounding = 64 * ULP * (1 + order * (math.log(order) + loss))
         values[place] = (max(total, 0.0) + rounding) / (order - 1)
     return values
+
+
+def renyi_divergences(
+    noise: Noise,
+    probability: float | None,
+    noise_multiplier: float,
+    compositions: int,
+    relation: str,
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Rényi divergences of all compositions at `RDP_ORDERS`, rounded up."""
+    if noise == "laplace":
+        return compositions * _laplace_rdp(probability or 1.0, noise_multiplier)
+    return _rdp(probability, noise_multiplier, compositions, relation)
 
 
 def accountant_for(
@@ -266,8 +280,8 @@ def accountant_for(
         noise_multiplier, compositions = _joined(noise_multiplier, compositions)
     trusted = (
         delta >= 2 * numerical_error(compositions)
-        and _loss_range(noise, noise_multiplier) <= _PLD_MAX_LOSS
-        and compositions <= _PLD_MAX_COMPOSITIONS
+        and loss_range(noise, noise_multiplier) <= PLD_MAX_LOSS
+        and compositions <= PLD_MAX_COMPOSITIONS
     )
     return "PLD" if trusted else "RDP"
 
@@ -305,16 +319,15 @@ def ideal_epsilon(
     if choice == "pure":
         return pure
     if choice == "RDP":
-        if noise == "laplace":
-            divergences = compositions * _laplace_rdp(
-                sampling_probability or 1.0, noise_multiplier
-            )
-        else:
-            divergences = _rdp(
-                sampling_probability, noise_multiplier, compositions, relation
-            )
+        divergences = renyi_divergences(
+            noise,
+            sampling_probability,
+            noise_multiplier,
+            compositions,
+            relation,
+        )
         epsilon, _ = dp_accounting.rdp.compute_epsilon(
-            _RDP_ORDERS, divergences, delta
+            RDP_ORDERS, divergences, delta
         )
         return min(pure, float(epsilon))
     probability = sampling_probability

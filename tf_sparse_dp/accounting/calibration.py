@@ -146,6 +146,21 @@ def spent_epsilon(
     if compositions == 0:
         return 0.0
     failure = sampling.overflow_probability + release_failure
+    return epsilon_with_failures(
+        ideal, delta=delta, failure=compositions * failure
+    )
+
+
+def epsilon_with_failures(
+    ideal: Callable[[float], float], *, delta: float, failure: float
+) -> float:
+    """Epsilon at `delta` where any of all releases fails with `failure`.
+
+    Args:
+      ideal: Epsilon at a delta if nothing fails.
+      delta: Of all releases, failures included.
+      failure: Bound on the probability that one of them, or more, fails.
+    """
     epsilon = ideal(delta)
     if failure == 0:
         return epsilon
@@ -156,9 +171,7 @@ def spent_epsilon(
     while True:
         reach = epsilon + 1e-3 * (1 + epsilon)
         charge = overflow_charge(
-            compositions=compositions,
-            epsilon=reach,
-            overflow_probability=failure,
+            compositions=1, epsilon=reach, overflow_probability=failure
         )
         if charge >= delta:
             return math.inf
