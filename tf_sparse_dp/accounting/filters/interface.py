@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 import math
+import os
 import threading
 from typing import Any, NoReturn
 
 import dp_accounting
 from dp_accounting import privacy_accountant
 
-from tf_sparse_dp.errors import BudgetExhausted
+from tf_sparse_dp.accounting.reservations import Reservation, wanted
+from tf_sparse_dp.errors import BudgetExhausted, PrivacyStateError
 
+_INTERRUPTED = -1  # Is no process.
 ADD_OR_REMOVE_ONE = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+
+
+@dataclasses.dataclass(eq=False)
+class _Charge:
+    event: dp_accounting.DpEvent
+    count: int
+    held: bool = False  # By a reservation: not to be joined with others.
 
 
 class PrivacyFilter(dp_accounting.PrivacyAccountant):
@@ -26,7 +37,9 @@ class PrivacyFilter(dp_accounting.PrivacyAccountant):
     beforehand together with its length.
 
     Releases may be interleaved, by threads too: a filter decides on one event
-    at a time. It cannot be copied, for two copies would spend one budget twice.
+    at a time. It cannot be copied, for two copies would spend one budget twice;
+    nor can it be spent in a forked process: see `SharedBudget` for that, and
+    `child` for several models or runs of one process.
 
     Args:
       epsilon: The budget; above 0.
@@ -49,6 +62,9 @@ class PrivacyFilter(dp_accounting.PrivacyAccountant):
         self._epsilon = float(epsilon)
         self._delta = float(delta)
         self._lock = threading.RLock()
+        self._process = os.getpid()
+        self._charges: list[_Charge] = []
+        self._reserved: dict[Reservation, _Charge] = {}
 
     @property
     def epsilon(self) -> float:
@@ -67,6 +83,64 @@ class PrivacyFilter(dp_accounting.PrivacyAccountant):
     @abc.abstractmethod
     def remaining(self) -> float:
         """The part of the budget that is left, from 1.0 down to 0.0."""
+
+    @abc.abstractmethod
+    def _forget(self) -> None:
+        """Makes the sums what they were before anything was composed."""
+
+    def get_config(self) -> dict[str, Any]:
+        """All that decides what the filter pays for, in plain values.
+
+        Processes that share a budget must agree on it. A filter that decides
+        by more than the budget adds that.
+        """
+        return {
+            "epsilon": self._epsilon,
+            "delta": self._delta,
+            "neighboring_relation": self.neighboring_relation.name,
+        }
+
+    @property
+    def entries(self) -> list[tuple[dp_accounting.DpEvent, int]]:
+        """What was composed or reserved, in order, with counts."""
+        with self._lock:
+            return [(charge.event, charge.count) for charge in self._charges]
+
+    def compose(
+        self, event: dp_accounting.DpEvent, count: int = 1
+    ) -> PrivacyFilter:
+        """Records what was released, whether the budget pays for it or not.
+
+        Raises:
+          UnsupportedEventError: The filter does not know what the event costs.
+        """
+        self._charge(event, count)
+        return self
+
+    def _charge(
+        self, event: dp_accounting.DpEvent, count: int, held: bool = False
+    ) -> _Charge:
+        with self._lock:
+            self._check_process()
+            super().compose(event, count)
+            charge = _Charge(event, count, held)
+            self._charges.append(charge)
+            self._charges[-2:] = _joined(self._charges[-2:])
+            return charge
+
+    def _check_process(self) -> None:
+        if self._process == _INTERRUPTED:
+            raise PrivacyStateError(
+                f"{self!r} was interrupted while it computed anew what is "
+                "spent, and does not know. Make a new one, and compose all of "
+                "`entries` of this one."
+            )
+        if self._process != os.getpid():
+            raise PrivacyStateError(
+                f"{self!r} was made by process {self._process}, and this is "
+                f"{os.getpid()}: two processes would spend one budget twice. "
+                "Make a SharedBudget on a file, which all processes can spend."
+            )
 
     def can_spend(self, event: dp_accounting.DpEvent, count: int = 1) -> bool:
         """Whether `spend` would spend.
@@ -93,14 +167,87 @@ class PrivacyFilter(dp_accounting.PrivacyAccountant):
           UnsupportedEventError: The filter does not know what the event costs.
         """
         with self._lock:
-            if not self.can_spend(event, count):
-                raise BudgetExhausted(
-                    f"{self!r} does not pay for {count} of {event!r}: "
-                    f"{self.remaining():.3g} of it is left. Nothing was spent; "
-                    "nothing may be released."
-                )
-            self.compose(event, count)
+            self.settle(self.reserve(event, count), count)
         return self
+
+    def reserve(
+        self,
+        event: dp_accounting.DpEvent,
+        count: int = 1,
+        *,
+        at_least: int | None = None,
+    ) -> Reservation:
+        """Spends for releases to come; `settle` gives back those that did not.
+
+        See `accounting.reservations` for why that is right. Until it is
+        settled, all of a reservation counts as spent, everywhere.
+
+        Args:
+          event: What may be released.
+          count: How often at most.
+          at_least: If the budget does not pay for all, as many are reserved
+            as it pays for, if those are so many; else none. All if left out.
+
+        Raises:
+          BudgetExhausted: The budget does not pay for that many. Nothing was
+            reserved.
+          UnsupportedEventError: The filter does not know what the event costs.
+        """
+        most, least = wanted(count, at_least)
+        with self._lock:
+            number = most
+            if not self.can_spend(event, most):
+                number = self.affordable(event, most - 1) if least < most else 0
+                if number < least:
+                    raise BudgetExhausted(
+                        f"{self!r} does not pay for {least} of {event!r}: "
+                        f"{self.remaining():.3g} of it is left. Nothing was "
+                        "spent; nothing may be released."
+                    )
+            reservation = Reservation(event, number)
+            self._reserved[reservation] = self._charge(event, number, True)
+            return reservation
+
+    def settle(self, reservation: Reservation, used: int) -> None:
+        """Gives back what was not used of a reservation, once.
+
+        Args:
+          reservation: From `reserve` of this filter, in this process.
+          used: How often the event was released. No more of it may be
+            released under this reservation.
+
+        Raises:
+          PrivacyStateError: The reservation is not of this filter and
+            process, or is settled already.
+        """
+        with self._lock:
+            self._check_reserved(reservation)
+            used = reservation.check_used(used)
+            charge = self._reserved.pop(reservation)
+            charge.held = False
+            if used < charge.count:
+                charge.count = used
+                self._replay()
+            else:
+                self._charges[-2:] = _joined(self._charges[-2:])
+
+    def _check_reserved(self, reservation: Reservation) -> None:
+        if reservation not in self._reserved:
+            raise PrivacyStateError(
+                f"{reservation!r} is not reserved from {self!r}, or was "
+                "settled already. Settle every reservation once, with the "
+                "budget that it is from."
+            )
+
+    def _replay(self) -> None:
+        """Composes all charges anew: differences of sums would be rounded."""
+        self._process = _INTERRUPTED
+        self._charges = _joined(self._charges)
+        self._ledger = dp_accounting.DpEventBuilder()
+        self._forget()
+        for charge in self._charges:
+            super().compose(charge.event, charge.count)
+        self._process = os.getpid()
 
     def affordable(self, event: dp_accounting.DpEvent, most: int) -> int:
         """How often, up to `most` times, the event can be spent from now."""
@@ -127,3 +274,19 @@ class PrivacyFilter(dp_accounting.PrivacyAccountant):
         )
 
     __copy__ = __deepcopy__ = __reduce_ex__ = _no_copy
+
+
+def _joined(charges: list[_Charge]) -> list[_Charge]:
+    """Without those of nothing, and equal neighbours as one."""
+    joined: list[_Charge] = []
+    for charge in charges:
+        last = joined[-1] if joined else charge
+        if last is charge or charge.held or last.held:
+            alike = False
+        else:
+            alike = last.event == charge.event
+        if alike:
+            last.count += charge.count
+        elif charge.count:
+            joined.append(charge)
+    return joined
