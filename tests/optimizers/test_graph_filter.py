@@ -1,0 +1,322 @@
+"""The filter in the graph never takes a step that is not paid for."""
+
+from __future__ import annotations
+
+import decimal
+import fractions
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_sparse_dp.accounting.dp_events import FailingDpEvent
+from tf_sparse_dp.errors import PrivacyStateError
+from tf_sparse_dp.optimizers.graph_divergences import step_divergence
+from tf_sparse_dp.optimizers.graph_filter import PARTS, GraphFilter
+from tf_sparse_dp.optimizers.step_record import StepRecord
+
+pytestmark = [pytest.mark.once]
+
+ORDERS = (2, 3, 8, 32)
+BUDGETS = (0.3, 0.45, 1.1, 2.5)
+WAYS = ("eager", "graph", "XLA")
+
+
+def graph_filter(budgets=BUDGETS, charge_budget=1e-6, orders=ORDERS):
+    saved = tf.Variable(tf.zeros([GraphFilter.size(orders)], tf.int64))
+    return GraphFilter(orders, budgets, charge_budget, saved), saved
+
+
+def compiled(function, way):
+    if way == "eager":
+        return function
+    return tf.function(
+        function, jit_compile=way == "XLA", reduce_retracing=False
+    )
+
+
+def exact_divergence(q: float, z: float, order: int, noise: str):
+    """In 60 digits, from the definition as a sum over how often one is in."""
+    with decimal.localcontext() as context:
+        context.prec = 60
+        q, z, total = decimal.Decimal(q), decimal.Decimal(z), decimal.Decimal(0)
+        for k in range(order + 1):
+            if noise == "gaussian":
+                moment = (k * (k - 1) / (2 * z * z)).exp()
+            else:
+                moment = (
+                    k * ((k - 1) / z).exp() + (k - 1) * (-k / z).exp()
+                ) / (2 * k - 1)
+            # 0 ** 0 is 1 where everybody, or nobody, is in.
+            absent = (1 - q) ** (order - k) if order > k else 1
+            total += math.comb(order, k) * (q**k if k else 1) * absent * moment
+        return total.ln() / (order - 1)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+def test_divergences_bound_the_truth_closely(noise, way):
+    rng = np.random.default_rng(0)
+    q = 10 ** rng.uniform(-6, 0, 40)
+    q[0] = 1.0
+    z = 10 ** rng.uniform(-1, 2, 40)
+    found = compiled(lambda q, z: step_divergence(q, z, ORDERS, noise), way)(
+        tf.constant(q), tf.constant(z)
+    ).numpy()
+    for place in range(len(q)):
+        for found_one, order in zip(found[place], ORDERS, strict=True):
+            exact = exact_divergence(q[place], z[place], order, noise)
+            assert exact <= decimal.Decimal(found_one)
+            assert found_one <= float(exact) * (1 + 1e-11)
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+def test_without_sampling_everybody_is_in(noise):
+    z = tf.constant([0.5, 3.0], tf.float64)
+    without = step_divergence(None, z, ORDERS, noise).numpy()
+    everybody = step_divergence(tf.ones_like(z), z, ORDERS, noise).numpy()
+    np.testing.assert_allclose(without, everybody, rtol=1e-12)
+    exact = exact_divergence(1.0, 3.0, 8, noise)
+    assert exact <= decimal.Decimal(without[1, 2])
+
+
+def test_senseless_arguments_cost_everything():
+    q = tf.constant([0.1, 0.1, -0.1, 1.1, np.nan], tf.float64)
+    z = tf.constant([-1.0, np.nan, 1.0, 1.0, 1.0], tf.float64)
+    for noise in ("gaussian", "laplace"):
+        assert np.isinf(step_divergence(q, z, ORDERS, noise)).all()
+        assert np.isinf(step_divergence(None, z[:2], ORDERS, noise)).all()
+    free = step_divergence(tf.constant(0.0, tf.float64), 1.0, ORDERS)
+    assert (free.numpy() == 0).all()
+
+
+def run(way, q, z, charges):
+    """Decisions of a filter over steps with these costs, and the filter."""
+    budget, _ = graph_filter()
+
+    def step(q, z, charge):
+        cost = budget.cost(step_divergence(q, z, ORDERS), charge)
+        taken = budget.decide(cost)
+        budget.spend(cost, taken)
+        return taken
+
+    step = compiled(step, way)
+    return [
+        bool(step(*map(tf.constant, facts)))
+        for facts in zip(q, z, charges, strict=True)
+    ], budget
+
+
+def random_steps(seed, length=120):
+    rng = np.random.default_rng(seed)
+    q = 10 ** rng.uniform(-2, -0.3, length)
+    z = 10 ** rng.uniform(-0.1, 0.5, length)
+    charges = np.where(rng.random(length) < 0.5, 0, rng.random(length) * 5e-8)
+    return q, z, charges
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_never_beyond_the_budget_in_exact_arithmetic(seed):
+    q, z, charges = random_steps(seed)
+    decisions = {way: run(way, q, z, charges) for way in WAYS}
+    for taken, budget in decisions.values():
+        assert taken == decisions["eager"][0]
+        assert 0 < sum(taken) < len(taken)
+        spent = [
+            sum(
+                fractions.Fraction(value)
+                for value, t in zip(column, taken, strict=True)
+                if t
+            )
+            for column in (*step_divergence(q, z, ORDERS).numpy().T, charges)
+        ]
+        within = [
+            total <= fractions.Fraction(limit)
+            for total, limit in zip(spent, (*BUDGETS, 1e-6), strict=True)
+        ]
+        assert any(within[:-1]) and within[-1]
+        np.testing.assert_allclose(
+            budget.spent(), [float(total) for total in spent], rtol=1e-12
+        )
+        assert 0 <= budget.remaining() < 0.05
+
+
+def test_goes_on_while_one_order_is_left():
+    """Cheap at a high order first, then at a low one: neither alone lasts."""
+    budget, _ = graph_filter(budgets=(1.0, 1.0), orders=(2, 8))
+    for cost, expected in [
+        ([0.6, 0.125], True),
+        ([0.6, 0.125], True),  # Order 2 is beyond its budget for good.
+        ([0.0, 0.75], True),
+        ([0.0, 0.01], False),
+        ([0.0, 0.0], True),
+    ]:
+        parts = budget.cost(tf.constant(cost, tf.float64), 0.0)
+        taken = budget.decide(parts)
+        assert bool(taken) is expected
+        budget.spend(parts, taken)
+    assert budget.remaining() == 0
+
+
+def test_the_last_part_is_paid_and_one_more_is_not():
+    budget, _ = graph_filter(budgets=(0.75,), orders=(2,))
+    whole = budget.cost([0.75], 0.0)
+    assert bool(budget.decide(whole))
+    assert not bool(budget.decide(whole + tf.constant([1, 0], tf.int64)))
+    more = budget.cost([math.nextafter(0.75, 1.0)], 0.0)
+    assert not bool(budget.decide(more))
+    budget.spend(whole, True)
+    assert not bool(budget.decide(budget.cost([1e-300], 0.0)))
+    assert bool(budget.decide(budget.cost([0.0], 0.0)))
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -1e-3])
+def test_costs_that_make_no_sense_are_refused(wrong):
+    budget, _ = graph_filter()
+    fine = [0.0] * len(ORDERS)
+    assert bool(budget.decide(budget.cost(fine, 0.999999e-6)))
+    assert not bool(budget.decide(budget.cost([wrong] * len(ORDERS), 0.0)))
+    assert not bool(budget.decide(budget.cost(fine, wrong)))
+    assert not bool(budget.decide(budget.cost(fine, 1.000001e-6)))
+
+
+def test_without_a_charge_budget_nothing_may_be_charged():
+    budget, _ = graph_filter(charge_budget=0.0)
+    fine = [0.0] * len(ORDERS)
+    assert bool(budget.decide(budget.cost(fine, 0.0)))
+    assert not bool(budget.decide(budget.cost(fine, 1e-300)))
+
+
+def test_what_is_beyond_stays_there():
+    budget, _ = graph_filter()
+    huge = budget.cost([1e308] * len(ORDERS), 1e308)
+    for _ in range(20):
+        budget.spend(huge, True)
+    assert np.isinf(budget.spent()).all()
+    assert not bool(budget.decide(0 * huge))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_tables_cost_as_much_as_tensors(way):
+    budget, _ = graph_filter()
+    q, z, charges = (values[:5] for values in random_steps(0))
+    divergences = step_divergence(q, z, ORDERS).numpy()
+    table = budget.table(list(zip(divergences, charges, strict=True)))
+    expected = budget.cost(divergences, charges).numpy()
+    look_up = compiled(lambda index: budget.look_up(table, index), way)
+    for index in range(5):
+        cost = look_up(tf.constant(index))
+        np.testing.assert_array_equal(cost, expected[index])
+    for index in (-1, 5, 2**31 - 1):
+        assert not bool(budget.decide(look_up(tf.constant(index))))
+
+
+def test_an_older_checkpoint_gives_nothing_back():
+    budget, saved = graph_filter()
+    cost = budget.cost([0.2] * len(ORDERS), 0.0)
+    budget.spend(cost, True)
+    before = saved.numpy()
+    budget.spend(cost, True)
+    saved.assign(before)
+    np.testing.assert_allclose(budget.spent()[:-1], 0.4)
+    budget.raise_parts(before)
+    np.testing.assert_allclose(saved.numpy()[1:-1] / PARTS, 0.4)
+    budget.raise_parts(saved.numpy() + np.append(0, cost))
+    np.testing.assert_allclose(budget.spent()[:-1], 0.6)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"orders": (2, 3, 8, 33)}, {"charge_budget": 2e-6}],
+    ids=["orders", "charges"],
+)
+def test_state_of_another_filter_is_refused(other):
+    budget, saved = graph_filter()
+    cost = budget.cost([0.0] * len(ORDERS), 0.0)
+    budget.spend(cost, True)
+    stranger, its_own = graph_filter(**other)
+    with pytest.raises(PrivacyStateError, match="other orders"):
+        stranger.raise_parts(saved.numpy())
+    assert bool(stranger.decide(cost))
+    its_own.assign(saved)  # As a checkpoint would, behind its back.
+    assert not bool(stranger.decide(cost))
+    with pytest.raises(PrivacyStateError, match="other orders"):
+        stranger.raise_parts()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"budgets": (1.0,)}, "one below 1024 for each of 4"),
+        ({"budgets": (1.0, 1.0, np.inf, 1.0)}, "one below 1024"),
+        ({"budgets": (1.0, 1.0, np.nan, 1.0)}, "one below 1024"),
+        ({"charge_budget": 1.0}, "charge_budget=1.0"),
+        ({"charge_budget": np.nan}, "charge_budget=nan"),
+    ],
+)
+def test_bad_arguments(change, message):
+    with pytest.raises(ValueError, match=message):
+        graph_filter(**change)
+
+
+def test_saved_must_have_the_right_size():
+    with pytest.raises(ValueError, match=r"shape \(4,\), expected \(6,\)"):
+        GraphFilter(ORDERS, BUDGETS, 0.0, tf.zeros([4], tf.int64))
+
+
+def test_single_precision_is_not_taken():
+    budget, _ = graph_filter()
+    with pytest.raises(ValueError, match="float64"):
+        budget.cost(tf.zeros([len(ORDERS)], tf.float32), 0.0)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_record_lists_every_step_taken_in_order(way):
+    record = StepRecord(6)
+
+    def step(taken, q, z, failure):
+        room = record.has_room()
+        record.write(taken & room, q, z, failure)
+        return room
+
+    step = compiled(step, way)
+    facts = [
+        (True, 0.1, 1.0, 0.0),
+        (True, 0.1, 1.0, 0.0),
+        (False, 0.5, 1.0, 0.0),
+        (True, 0.1, 2.0, 0.0),
+        (True, 0.1, 1.0, 1e-30),
+        (True, 0.1, 1.0, 1e-30),
+        (False, 0.5, 1.0, 0.0),
+        (True, 0.1, 1.0, 0.0),
+        (True, 0.7, 7.0, 0.0),  # Does not fit the page any more.
+        (False, 0.7, 7.0, 0.0),
+    ]
+    room = [
+        bool(step(tf.constant(t), *(tf.constant(x, tf.float64) for x in rest)))
+        for t, *rest in facts
+    ]
+    assert room == [True] * 8 + [False] * 2
+    narrow, wide = (
+        dp_accounting.PoissonSampledDpEvent(
+            0.1, dp_accounting.GaussianDpEvent(z)
+        )
+        for z in (1.0, 2.0)
+    )
+    assert record.events() == [
+        (narrow, 2),
+        (wide, 1),
+        (FailingDpEvent(narrow, 1e-30), 2),
+        (narrow, 1),
+    ]
+    record.clear()
+    assert record.events() == []
+    assert bool(record.has_room())
+
+
+def test_record_of_laplace_noise_without_sampling():
+    record = StepRecord(2, "laplace")
+    record.write(True, None, 1.5, 0.0)
+    assert record.events() == [(dp_accounting.LaplaceDpEvent(1.5), 1)]
