@@ -119,7 +119,8 @@ class MechanismSumQuery(dp_query.SumAggregationDPQuery):
         `tf.nest.flatten`. `Variable(shape=..., sparse=True, lookups=...,
         name=...)` says which of them are tables, which is what mechanisms for
         tables need to know. None: none of them is.
-      seed: For tests only: makes the noise reproducible, hence not private.
+      seed: For tests only: makes the noise reproducible, hence not private, of
+        which the event is `NonPrivateDpEvent` too.
 
     Raises:
       TypeError, ValueError: If an argument is not what is described above, or
@@ -179,7 +180,7 @@ class MechanismSumQuery(dp_query.SumAggregationDPQuery):
     @property
     def event(self) -> dp_accounting.DpEvent:
         """What each call of `get_noised_result` costs."""
-        if self._noise_multiplier == 0:
+        if self._noise_multiplier == 0 or self._keys.seeded:
             return dp_accounting.NonPrivateDpEvent()
         return self._mechanism.event(self._noise_multiplier)
 
