@@ -31,6 +31,7 @@ from tf_sparse_dp.sampling import (
     PoissonSampling,
     RandomAccess,
     UserSampling,
+    VaryingPoissonSampling,
 )
 from tf_sparse_dp.separability import SeparabilityReport, check_separable
 from tf_sparse_dp.version import __version__
@@ -59,6 +60,7 @@ __all__ = [
     "SeparabilityReport",
     "Threshold",
     "UserSampling",
+    "VaryingPoissonSampling",
     "__version__",
     "check_separable",
     "explain",
