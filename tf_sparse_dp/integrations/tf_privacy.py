@@ -191,6 +191,7 @@ class MechanismSumQuery(dp_query.SumAggregationDPQuery):
         """Zeros like the template: tensors, specs, or arrays."""
         return tf.nest.map_structure(_zeros, template)
 
+    @tf.autograph.experimental.do_not_convert
     def preprocess_record(self, params: Any, record: Any) -> Any:
         """The record, clipped."""
         del params  # What clipping depends on is the same in all samples.
@@ -204,6 +205,7 @@ class MechanismSumQuery(dp_query.SumAggregationDPQuery):
         )
         return tf.nest.pack_sequence_as(record, clipped)
 
+    @tf.autograph.experimental.do_not_convert
     def get_noised_result(
         self, sample_state: Any, global_state: Any
     ) -> tuple[Any, Any, dp_accounting.DpEvent]:
