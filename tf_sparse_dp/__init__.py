@@ -1,7 +1,17 @@
 """Private training of recommenders with large embedding tables, in Keras."""
 
 from tf_sparse_dp import integrations, rules
-from tf_sparse_dp.accounting import PrivacyPlan, PrivacyStatement
+from tf_sparse_dp.accounting import (
+    ApproxDpEvent,
+    ApproxDPFilter,
+    FailingDpEvent,
+    PrivacyFilter,
+    PrivacyPlan,
+    PrivacyStatement,
+    PublicMixtureDpEvent,
+    RenyiFilter,
+    ZcdpFilter,
+)
 from tf_sparse_dp.callbacks import PrivacyBudget
 from tf_sparse_dp.errors import (
     BudgetExhausted,
@@ -31,17 +41,19 @@ from tf_sparse_dp.sampling import (
     PoissonSampling,
     RandomAccess,
     UserSampling,
-    VaryingPoissonSampling,
 )
 from tf_sparse_dp.separability import SeparabilityReport, check_separable
 from tf_sparse_dp.version import __version__
 
 __all__ = [
+    "ApproxDPFilter",
+    "ApproxDpEvent",
     "BudgetExhausted",
     "CompressedSensing",
     "DPSparseOptimizer",
     "EpochSampling",
     "Explanation",
+    "FailingDpEvent",
     "FrequencySelection",
     "Gaussian",
     "Laplace",
@@ -50,17 +62,20 @@ __all__ = [
     "PerExampleGradients",
     "PoissonSampling",
     "PrivacyBudget",
+    "PrivacyFilter",
     "PrivacyPlan",
     "PrivacyStateError",
     "PrivacyStatement",
     "PrivacyWarning",
     "PrivateMean",
     "Projection",
+    "PublicMixtureDpEvent",
     "RandomAccess",
+    "RenyiFilter",
     "SeparabilityReport",
     "Threshold",
     "UserSampling",
-    "VaryingPoissonSampling",
+    "ZcdpFilter",
     "__version__",
     "check_separable",
     "explain",

@@ -1,13 +1,36 @@
-"""What training costs in privacy: plans, their events, and statements.
+"""What training costs in privacy: plans, budgets, events, and statements.
 
 Nothing here needs TensorFlow.
 """
 
+from tf_sparse_dp.accounting.dp_events import (
+    ApproxDpEvent,
+    FailingDpEvent,
+    PublicMixtureDpEvent,
+)
 from tf_sparse_dp.accounting.events import Sampling
+from tf_sparse_dp.accounting.filters import (
+    ApproxDPFilter,
+    PrivacyFilter,
+    RenyiFilter,
+    ZcdpFilter,
+)
 from tf_sparse_dp.accounting.plan import PrivacyPlan
 from tf_sparse_dp.accounting.statement import (
     PrivacyStatement,
     privacy_statement,
 )
 
-__all__ = ["PrivacyPlan", "PrivacyStatement", "Sampling", "privacy_statement"]
+__all__ = [
+    "ApproxDPFilter",
+    "ApproxDpEvent",
+    "FailingDpEvent",
+    "PrivacyFilter",
+    "PrivacyPlan",
+    "PrivacyStatement",
+    "PublicMixtureDpEvent",
+    "RenyiFilter",
+    "Sampling",
+    "ZcdpFilter",
+    "privacy_statement",
+]

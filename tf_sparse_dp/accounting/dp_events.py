@@ -51,6 +51,42 @@ class ApproxDpEvent(dp_accounting.DpEvent):
     epsilon: float = attr.ib(validator=_at_least_zero)
     delta: float = attr.ib(default=0.0, validator=_probability)
 
+    @classmethod
+    def of(
+        cls,
+        event: dp_accounting.DpEvent,
+        delta: float,
+        neighboring_relation: dp_accounting.NeighboringRelation = (
+            dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+        ),
+    ) -> ApproxDpEvent:
+        """What another event is at a delta of your choice.
+
+        Args:
+          event: Any whose cost is known.
+          delta: From 0 to below 1.
+          neighboring_relation: Of `dp_accounting`.
+
+        Raises:
+          UnsupportedEventError: Its cost is not known.
+          ValueError: It has no epsilon at this delta.
+
+        Example:
+          >>> step = dp_accounting.GaussianDpEvent(20.0)
+          >>> round(ApproxDpEvent.of(step, delta=1e-9).epsilon, 3)
+          0.26
+        """
+        # They know the events of this file.
+        from tf_sparse_dp.accounting import single_event
+
+        epsilon = single_event.event_epsilon(event, delta, neighboring_relation)
+        if math.isinf(epsilon):
+            raise ValueError(
+                f"{event!r} has no epsilon at delta = {delta!r}. Give a larger "
+                "delta, above that of the event itself."
+            )
+        return cls(epsilon, delta)
+
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)
 class FailingDpEvent(dp_accounting.DpEvent):

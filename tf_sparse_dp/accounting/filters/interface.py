@@ -148,14 +148,19 @@ class PrivacyFilter(dp_accounting.PrivacyAccountant):
         Raises:
           UnsupportedEventError: The filter does not know what the event costs.
         """
+        self._check_supported(event, count)
+        with self._lock:
+            return self._fits(event, count)
+
+    def _check_supported(
+        self, event: dp_accounting.DpEvent, count: int = 1
+    ) -> None:
         error = self._maybe_compose(event, count, False)
         if error is not None:
             raise privacy_accountant.UnsupportedEventError(
                 f"{type(self).__name__} does not know what {event!r} costs: "
                 f"{error.error_message} ({error.invalid_event!r})"
             )
-        with self._lock:
-            return self._fits(event, count)
 
     def spend(
         self, event: dp_accounting.DpEvent, count: int = 1
