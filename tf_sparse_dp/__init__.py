@@ -41,6 +41,7 @@ from tf_sparse_dp.sampling import (
     PoissonSampling,
     RandomAccess,
     UserSampling,
+    VaryingPoissonSampling,
 )
 from tf_sparse_dp.separability import SeparabilityReport, check_separable
 from tf_sparse_dp.version import __version__
@@ -75,6 +76,7 @@ __all__ = [
     "SeparabilityReport",
     "Threshold",
     "UserSampling",
+    "VaryingPoissonSampling",
     "ZcdpFilter",
     "__version__",
     "check_separable",

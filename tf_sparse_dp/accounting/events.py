@@ -72,7 +72,8 @@ def check_sampling(sampling: object) -> None:
         raise TypeError(
             f"sampling is {sampling!r}, expected a PoissonSampling, a "
             "UserSampling or an EpochSampling. Construct one and pass the "
-            "object itself."
+            "object itself. (Steps of several kinds, as those of a "
+            "VaryingPoissonSampling, are for filters.)"
         )
     if sampling.composition_unit not in ("step", "pass"):
         raise ValueError(

@@ -119,7 +119,8 @@ class MechanismSumQuery(dp_query.SumAggregationDPQuery):
         `tf.nest.flatten`. `Variable(shape=..., sparse=True, lookups=...,
         name=...)` says which of them are tables, which is what mechanisms for
         tables need to know. None: none of them is.
-      seed: For tests only: makes the noise reproducible, hence not private.
+      seed: For tests only: makes the noise reproducible, hence not private, of
+        which the event is `NonPrivateDpEvent` too.
 
     Raises:
       TypeError, ValueError: If an argument is not what is described above, or
@@ -179,7 +180,7 @@ class MechanismSumQuery(dp_query.SumAggregationDPQuery):
     @property
     def event(self) -> dp_accounting.DpEvent:
         """What each call of `get_noised_result` costs."""
-        if self._noise_multiplier == 0:
+        if self._noise_multiplier == 0 or self._keys.seeded:
             return dp_accounting.NonPrivateDpEvent()
         return self._mechanism.event(self._noise_multiplier)
 
@@ -190,6 +191,7 @@ class MechanismSumQuery(dp_query.SumAggregationDPQuery):
         """Zeros like the template: tensors, specs, or arrays."""
         return tf.nest.map_structure(_zeros, template)
 
+    @tf.autograph.experimental.do_not_convert
     def preprocess_record(self, params: Any, record: Any) -> Any:
         """The record, clipped."""
         del params  # What clipping depends on is the same in all samples.
@@ -203,6 +205,7 @@ class MechanismSumQuery(dp_query.SumAggregationDPQuery):
         )
         return tf.nest.pack_sequence_as(record, clipped)
 
+    @tf.autograph.experimental.do_not_convert
     def get_noised_result(
         self, sample_state: Any, global_state: Any
     ) -> tuple[Any, Any, dp_accounting.DpEvent]:
