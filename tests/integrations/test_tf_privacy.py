@@ -455,6 +455,27 @@ def test_accountants_take_the_events(
 
 
 @once
+@pytest.mark.parametrize("kind", [tsdp.RenyiFilter, tsdp.ZcdpFilter])
+@pytest.mark.parametrize("mechanism", [tsdp.Gaussian(), tsdp.Laplace()])
+def test_filters_pay_for_the_events(
+    kind: type[tsdp.PrivacyFilter], mechanism: Mechanism
+) -> None:
+    budget = kind(epsilon=5.0, delta=1e-6)
+    one = query(mechanism, noise_multiplier=3.0, seed=None)
+    both = nested_query.NestedSumQuery([one, one])
+    sample = both.initial_sample_state([tf.zeros([2])] * 2)
+    _, _, twice = both.get_noised_result(sample, both.initial_global_state())
+    alone = budget.affordable(one.event, most=1000)
+    assert 2 <= alone < 1000
+    assert budget.affordable(twice, most=1000) == alone // 2
+    for _ in range(alone):
+        budget.spend(one.event)
+    with pytest.raises(tsdp.BudgetExhausted):
+        budget.spend(one.event)
+    assert not kind(epsilon=5.0, delta=1e-6).can_spend(query().event)
+
+
+@once
 @pytest.mark.parametrize("change", [{"noise_multiplier": 0.0}, {"seed": 1}])
 def test_what_hides_nothing_has_no_epsilon(change: dict) -> None:
     bare = query(**{"seed": None, **change})
