@@ -10,8 +10,10 @@ import dp_accounting
 import numpy as np
 import pytest
 import tensorflow as tf
+from dp_accounting import privacy_accountant
 
-from tf_sparse_dp.accounting.dp_events import FailingDpEvent
+from tf_sparse_dp.accounting.dp_events import ApproxDpEvent, FailingDpEvent
+from tf_sparse_dp.accounting.filters.renyi import RenyiFilter
 from tf_sparse_dp.errors import PrivacyStateError
 from tf_sparse_dp.optimizers.graph_divergences import step_divergence
 from tf_sparse_dp.optimizers.graph_filter import PARTS, GraphFilter
@@ -19,14 +21,21 @@ from tf_sparse_dp.optimizers.step_record import StepRecord
 
 pytestmark = [pytest.mark.once]
 
-ORDERS = (2, 3, 8, 32)
-BUDGETS = (0.3, 0.45, 1.1, 2.5)
+ORDERS = (8, 12, 20, 32)
 WAYS = ("eager", "graph", "XLA")
 
 
-def graph_filter(budgets=BUDGETS, charge_budget=1e-6, orders=ORDERS):
-    saved = tf.Variable(tf.zeros([GraphFilter.size(orders)], tf.int64))
-    return GraphFilter(orders, budgets, charge_budget, saved), saved
+def graph_filter(epsilon=3.0, orders=ORDERS, event_delta=1e-6, **options):
+    """A filter, the variable that is saved, and the filter in Python."""
+    renyi = RenyiFilter(
+        epsilon=epsilon,
+        delta=1e-5,
+        orders=orders,
+        event_delta=event_delta,
+        **options,
+    )
+    saved = tf.Variable(tf.zeros([GraphFilter.size(renyi)], tf.int64))
+    return GraphFilter(renyi, saved), saved, renyi
 
 
 def compiled(function, way):
@@ -92,12 +101,12 @@ def test_senseless_arguments_cost_everything():
     assert (free.numpy() == 0).all()
 
 
-def run(way, q, z, charges):
+def run(way, q, z, failures):
     """Decisions of a filter over steps with these costs, and the filter."""
-    budget, _ = graph_filter()
+    budget, _, _ = graph_filter()
 
-    def step(q, z, charge):
-        cost = budget.cost(step_divergence(q, z, ORDERS), charge)
+    def step(q, z, failure):
+        cost = budget.step_cost(q, z, failure)
         taken = budget.decide(cost)
         budget.spend(cost, taken)
         return taken
@@ -105,22 +114,23 @@ def run(way, q, z, charges):
     step = compiled(step, way)
     return [
         bool(step(*map(tf.constant, facts)))
-        for facts in zip(q, z, charges, strict=True)
+        for facts in zip(q, z, failures, strict=True)
     ], budget
 
 
-def random_steps(seed, length=120):
+def random_steps(seed, length=100):
     rng = np.random.default_rng(seed)
     q = 10 ** rng.uniform(-2, -0.3, length)
     z = 10 ** rng.uniform(-0.1, 0.5, length)
-    charges = np.where(rng.random(length) < 0.5, 0, rng.random(length) * 5e-8)
-    return q, z, charges
+    failures = rng.random(length) * 2e-9 * (rng.random(length) < 0.5)
+    return q, z, failures
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_never_beyond_the_budget_in_exact_arithmetic(seed):
-    q, z, charges = random_steps(seed)
-    decisions = {way: run(way, q, z, charges) for way in WAYS}
+    q, z, failures = random_steps(seed)
+    decisions = {way: run(way, q, z, failures) for way in WAYS}
+    _, _, renyi = graph_filter()
     for taken, budget in decisions.values():
         assert taken == decisions["eager"][0]
         assert 0 < sum(taken) < len(taken)
@@ -130,51 +140,57 @@ def test_never_beyond_the_budget_in_exact_arithmetic(seed):
                 for value, t in zip(column, taken, strict=True)
                 if t
             )
-            for column in (*step_divergence(q, z, ORDERS).numpy().T, charges)
+            for column in (*step_divergence(q, z, ORDERS).numpy().T, failures)
         ]
+        spent[-1] *= fractions.Fraction(1 + math.exp(renyi.epsilon))
         within = [
             total <= fractions.Fraction(limit)
-            for total, limit in zip(spent, (*BUDGETS, 1e-6), strict=True)
+            for total, limit in zip(
+                spent, (*renyi.budgets, renyi.event_delta), strict=True
+            )
         ]
-        assert any(within[:-1]) and within[-1]
+        assert any(within[:-1])
+        assert within[-1]
         np.testing.assert_allclose(
             budget.spent(), [float(total) for total in spent], rtol=1e-12
         )
-        assert 0 <= budget.remaining() < 0.05
+        assert 0 <= budget.remaining() < 0.1
 
 
 def test_goes_on_while_one_order_is_left():
     """Cheap at a high order first, then at a low one: neither alone lasts."""
-    budget, _ = graph_filter(budgets=(1.0, 1.0), orders=(2, 8))
-    for cost, expected in [
+    budget, _, renyi = graph_filter(orders=(12, 32))
+    for shares, expected in [
         ([0.6, 0.125], True),
-        ([0.6, 0.125], True),  # Order 2 is beyond its budget for good.
-        ([0.0, 0.75], True),
-        ([0.0, 0.01], False),
+        ([0.6, 0.125], True),  # The first is beyond its budget for good.
+        ([0.0, 0.7], True),
+        ([0.0, 0.1], False),
         ([0.0, 0.0], True),
     ]:
-        parts = budget.cost(tf.constant(cost, tf.float64), 0.0)
+        parts = budget.cost(shares * renyi.budgets)
         taken = budget.decide(parts)
         assert bool(taken) is expected
         budget.spend(parts, taken)
-    assert budget.remaining() == 0
+    assert budget.remaining() == pytest.approx(0.05)
 
 
 def test_the_last_part_is_paid_and_one_more_is_not():
-    budget, _ = graph_filter(budgets=(0.75,), orders=(2,))
-    whole = budget.cost([0.75], 0.0)
+    budget, _, renyi = graph_filter(orders=(12,))
+    limit = math.floor(renyi.budgets[0] * PARTS)
+    whole = budget.cost([limit / PARTS])
+    assert whole.numpy()[0] == limit
     assert bool(budget.decide(whole))
     assert not bool(budget.decide(whole + tf.constant([1, 0], tf.int64)))
-    more = budget.cost([math.nextafter(0.75, 1.0)], 0.0)
+    more = budget.cost([math.nextafter(limit / PARTS, np.inf)])
     assert not bool(budget.decide(more))
     budget.spend(whole, True)
-    assert not bool(budget.decide(budget.cost([1e-300], 0.0)))
-    assert bool(budget.decide(budget.cost([0.0], 0.0)))
+    assert not bool(budget.decide(budget.cost([1e-300])))
+    assert bool(budget.decide(budget.cost([0.0])))
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -1e-3])
 def test_costs_that_make_no_sense_are_refused(wrong):
-    budget, _ = graph_filter()
+    budget, _, _ = graph_filter()
     fine = [0.0] * len(ORDERS)
     assert bool(budget.decide(budget.cost(fine, 0.999999e-6)))
     assert not bool(budget.decide(budget.cost([wrong] * len(ORDERS), 0.0)))
@@ -183,14 +199,14 @@ def test_costs_that_make_no_sense_are_refused(wrong):
 
 
 def test_without_a_charge_budget_nothing_may_be_charged():
-    budget, _ = graph_filter(charge_budget=0.0)
+    budget, _, _ = graph_filter(event_delta=0.0)
     fine = [0.0] * len(ORDERS)
     assert bool(budget.decide(budget.cost(fine, 0.0)))
     assert not bool(budget.decide(budget.cost(fine, 1e-300)))
 
 
 def test_what_is_beyond_stays_there():
-    budget, _ = graph_filter()
+    budget, _, _ = graph_filter()
     huge = budget.cost([1e308] * len(ORDERS), 1e308)
     for _ in range(20):
         budget.spend(huge, True)
@@ -199,22 +215,42 @@ def test_what_is_beyond_stays_there():
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_tables_cost_as_much_as_tensors(way):
-    budget, _ = graph_filter()
-    q, z, charges = (values[:5] for values in random_steps(0))
-    divergences = step_divergence(q, z, ORDERS).numpy()
-    table = budget.table(list(zip(divergences, charges, strict=True)))
-    expected = budget.cost(divergences, charges).numpy()
+def test_tables_cost_as_much_as_python_says(way):
+    budget, _, renyi = graph_filter()
+    gaussian = dp_accounting.GaussianDpEvent(2.0)
+    events = [
+        dp_accounting.PoissonSampledDpEvent(0.1, gaussian),
+        FailingDpEvent(gaussian, 1e-9),
+        ApproxDpEvent(0.1, 1e-7),
+    ]
+    table = budget.table(events)
     look_up = compiled(lambda index: budget.look_up(table, index), way)
-    for index in range(5):
-        cost = look_up(tf.constant(index))
-        np.testing.assert_array_equal(cost, expected[index])
-    for index in (-1, 5, 2**31 - 1):
+    for index, event in enumerate(events):
+        divergences, charge = renyi.cost(event)
+        expected = np.append(divergences, charge / renyi.event_delta) * PARTS
+        cost = look_up(tf.constant(index)).numpy()
+        np.testing.assert_allclose(cost, expected, rtol=1e-13, atol=1)
+        assert (cost >= expected).all()
+    for index in (-1, 3, 2**31 - 1):
         assert not bool(budget.decide(look_up(tf.constant(index))))
+    with pytest.raises(privacy_accountant.UnsupportedEventError):
+        budget.table([dp_accounting.UnsupportedDpEvent()])
+
+
+def test_begins_with_what_was_spent_in_python():
+    renyi = RenyiFilter(epsilon=3.0, delta=1e-5, orders=ORDERS)
+    event = FailingDpEvent(dp_accounting.GaussianDpEvent(9.0), 1e-12)
+    renyi.spend(event, 3)
+    saved = tf.Variable(tf.zeros([GraphFilter.size(renyi)], tf.int64))
+    budget = GraphFilter(renyi, saved)
+    np.testing.assert_allclose(budget.spent()[:-1], renyi.spent, rtol=1e-12)
+    assert budget.spent()[-1] == pytest.approx(3 * renyi.cost(event)[1])
+    assert saved.numpy().all()
+    assert budget.remaining() == pytest.approx(renyi.remaining())
 
 
 def test_an_older_checkpoint_gives_nothing_back():
-    budget, saved = graph_filter()
+    budget, saved, _ = graph_filter()
     cost = budget.cost([0.2] * len(ORDERS), 0.0)
     budget.spend(cost, True)
     before = saved.numpy()
@@ -229,14 +265,18 @@ def test_an_older_checkpoint_gives_nothing_back():
 
 @pytest.mark.parametrize(
     "other",
-    [{"orders": (2, 3, 8, 33)}, {"charge_budget": 2e-6}],
-    ids=["orders", "charges"],
+    [
+        {"orders": (8, 12, 20, 33)},
+        {"epsilon": 4.0},
+        {"event_delta": 2e-6},
+    ],
+    ids=["orders", "epsilon", "delta"],
 )
 def test_state_of_another_filter_is_refused(other):
-    budget, saved = graph_filter()
+    budget, saved, _ = graph_filter()
     cost = budget.cost([0.0] * len(ORDERS), 0.0)
     budget.spend(cost, True)
-    stranger, its_own = graph_filter(**other)
+    stranger, its_own, _ = graph_filter(**other)
     with pytest.raises(PrivacyStateError, match="other orders"):
         stranger.raise_parts(saved.numpy())
     assert bool(stranger.decide(cost))
@@ -246,28 +286,29 @@ def test_state_of_another_filter_is_refused(other):
         stranger.raise_parts()
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"budgets": (1.0,)}, "one below 1024 for each of 4"),
-        ({"budgets": (1.0, 1.0, np.inf, 1.0)}, "one below 1024"),
-        ({"budgets": (1.0, 1.0, np.nan, 1.0)}, "one below 1024"),
-        ({"charge_budget": 1.0}, "charge_budget=1.0"),
-        ({"charge_budget": np.nan}, "charge_budget=nan"),
-    ],
-)
-def test_bad_arguments(change, message):
-    with pytest.raises(ValueError, match=message):
-        graph_filter(**change)
+def test_relations():
+    relations = dp_accounting.NeighboringRelation
+    zeroed, _, _ = graph_filter(neighboring_relation=relations.REPLACE_SPECIAL)
+    assert bool(zeroed.decide(zeroed.step_cost(None, 20.0)))
+    with pytest.raises(ValueError, match="expected ADD_OR_REMOVE_ONE"):
+        zeroed.step_cost(0.1, 20.0)
+    with pytest.raises(ValueError, match="twice the clip norm"):
+        graph_filter(neighboring_relation=relations.REPLACE_ONE)
+
+
+def test_budgets_must_fit():
+    with pytest.raises(ValueError, match="expected divergences below 1024"):
+        graph_filter(epsilon=2000.0)
 
 
 def test_saved_must_have_the_right_size():
+    _, _, renyi = graph_filter()
     with pytest.raises(ValueError, match=r"shape \(4,\), expected \(6,\)"):
-        GraphFilter(ORDERS, BUDGETS, 0.0, tf.zeros([4], tf.int64))
+        GraphFilter(renyi, tf.zeros([4], tf.int64))
 
 
 def test_single_precision_is_not_taken():
-    budget, _ = graph_filter()
+    budget, _, _ = graph_filter()
     with pytest.raises(ValueError, match="float64"):
         budget.cost(tf.zeros([len(ORDERS)], tf.float32), 0.0)
 

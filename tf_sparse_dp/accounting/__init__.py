@@ -11,7 +11,6 @@ from tf_sparse_dp.accounting.dp_events import (
 from tf_sparse_dp.accounting.events import Sampling
 from tf_sparse_dp.accounting.filters import (
     ApproxDPFilter,
-    PldFilter,
     PrivacyFilter,
     RenyiFilter,
     ZcdpFilter,
@@ -26,7 +25,6 @@ __all__ = [
     "ApproxDPFilter",
     "ApproxDpEvent",
     "FailingDpEvent",
-    "PldFilter",
     "PrivacyFilter",
     "PrivacyPlan",
     "PrivacyStatement",

@@ -13,16 +13,21 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import dp_accounting
 import numpy as np
 import tensorflow as tf
 
+from tf_sparse_dp.accounting.events import Noise
+from tf_sparse_dp.accounting.filters.renyi import RenyiFilter
 from tf_sparse_dp.errors import PrivacyStateError
+from tf_sparse_dp.optimizers.graph_divergences import step_divergence
 
 PARTS = 2**50
 """How many parts there are in a nat of divergence, and in all charges."""
 
 # More than any budget, and small enough that two of them fit int64.
 _BEYOND = 2**61
+_ROUND_UP = 1 + 2.0**-48
 
 
 class GraphFilter:
@@ -34,10 +39,10 @@ class GraphFilter:
 
     .. math:: \exists \alpha: \textstyle\sum_t \lceil 2^{50} \rho_{t,\alpha}
       \rceil \le 2^{50} B_\alpha, \quad
-      \sum_t \lceil 2^{50} c_t / B \rceil \le 2^{50}
+      \sum_t \lceil 2^{50} c_t / \delta' \rceil \le 2^{50}
 
-    with B_α = `budgets` and B = `charge_budget`; `RenyiFilter` has the proof
-    that all steps taken are then within (ε, δ).
+    with B_α and δ' the `budgets` and `event_delta` of the `RenyiFilter`, which
+    has the proof that all steps taken are then within (ε, δ).
 
     **Guarantee**: every cost is rounded up once, to a whole number of parts;
     from there on all is exact. No order of summation, device or compiler
@@ -46,75 +51,75 @@ class GraphFilter:
     public. A cost that is negative or not a number, or an index that is not in
     a table, is beyond every budget.
 
-    What is saved with the model carries the mark of orders and charge budget:
-    a filter with others takes no step on top of it. As with `Spending`, a
-    second sum, of this process, is never saved and never goes back.
+    What is saved with the model carries the mark of orders, ε and δ': another
+    filter takes no step on top of it. As with `Spending`, a second sum, of this
+    process, is never saved and never goes back.
 
     Args:
-      orders: Of the divergences; integers above 1.
-      budgets: The largest divergence of every order, below 1024; one whose
-        budget is not above 0 pays for nothing.
-      charge_budget: The part of δ for the failures and deltas of events.
-      saved: An int64 variable of shape [`size(orders)`], at first all zeros,
+      renyi: The filter whose budgets are kept. What it has spent by now counts
+        as spent; what is spent here it has to be told (`StepRecord`).
+      saved: An int64 variable of shape [`size(renyi)`], at first all zeros,
         that is saved with the model.
 
+    Raises:
+      ValueError: A budget is 1024 or more, or `saved` has another shape.
+
     Example:
-      >>> saved = tf.Variable(tf.zeros([GraphFilter.size([2, 8])], tf.int64))
-      >>> budget = GraphFilter([2, 8], [0.5, 2.0], 1e-6, saved)
-      >>> cost = budget.cost([0.1875, 0.75], 0.0)
-      >>> for _ in range(3):
+      >>> renyi = RenyiFilter(epsilon=2.0, delta=1e-6, orders=[16, 24])
+      >>> saved = tf.Variable(tf.zeros([GraphFilter.size(renyi)], tf.int64))
+      >>> budget = GraphFilter(renyi, saved)
+      >>> for _ in range(4):
+      ...     cost = budget.step_cost(0.1, 1.7)
       ...     taken = budget.decide(cost)
       ...     budget.spend(cost, taken)
-      ...     print(bool(taken), budget.spent())
-      True [0.1875 0.75   0.    ]
-      True [0.375 1.5   0.   ]
-      False [0.375 1.5   0.   ]
+      ...     print(bool(taken), round(budget.remaining(), 3))
+      True 0.706
+      True 0.412
+      True 0.118
+      False 0.118
     """
 
-    def __init__(
-        self,
-        orders: Sequence[int],
-        budgets: Sequence[float],
-        charge_budget: float,
-        saved: Any,
-    ):
-        self._orders = tuple(int(order) for order in orders)
-        budgets = tuple(float(budget) for budget in budgets)
-        small = all(budget < 1024 for budget in budgets)
-        if len(budgets) != len(self._orders) or not small:
+    def __init__(self, renyi: RenyiFilter, saved: Any):
+        self._renyi = renyi
+        self._orders = tuple(int(order) for order in renyi.orders)
+        self._relation = _checked_relation(renyi)
+        self._event_delta = renyi.event_delta
+        self._price = math.inf
+        if renyi.epsilon < 700:
+            self._price = (1 + math.exp(renyi.epsilon)) * _ROUND_UP
+        if not np.all(renyi.budgets < 1024):
             raise ValueError(
-                f"budgets={budgets} were given, expected one below 1024 for "
-                f"each of {len(self._orders)} orders. Divergences beyond that "
-                "are no privacy."
+                f"The filter has the budgets {renyi.budgets}, expected "
+                "divergences below 1024, for what is beyond is no privacy. "
+                "Make a filter with a smaller epsilon."
             )
-        if not 0 <= charge_budget < 1:
-            raise ValueError(
-                f"charge_budget={charge_budget!r} was given, expected a part "
-                "of delta, from 0 to below 1."
-            )
-        if tuple(saved.shape) != (self.size(orders),):
+        if tuple(saved.shape) != (self.size(renyi),):
             raise ValueError(
                 f"saved has shape {tuple(saved.shape)}, expected "
-                f"({self.size(orders)},), as size(orders) says."
+                f"({self.size(renyi)},), as size(filter) says."
             )
-        self._charge_budget = float(charge_budget)
-        # Powers of two change no digit: the product is exact.
+        # Powers of two change no digit: the products are exact.
         self._limits = np.array(
-            [*(math.floor(max(b, 0.0) * PARTS) for b in budgets), PARTS]
+            [*np.floor(np.maximum(renyi.budgets, 0.0) * PARTS), PARTS], np.int64
         )
-        self._mark = _mark(self._orders, self._charge_budget)
+        self._mark = _mark(self._orders, renyi.epsilon, renyi.event_delta)
         self._saved = saved
         with tf.init_scope():
             self._seen = tf.Variable(
-                tf.zeros([self.size(orders)], tf.int64),
+                tf.zeros([self.size(renyi)], tf.int64),
                 trainable=False,
                 name="parts_seen",
             )
+            state = renyi.get_state()
+            charge = state["delta"] + self._charge(state["failure"])
+            spent = self.cost(state["spent"], charge).numpy()
+            if spent.any():
+                self.raise_parts(np.append(self._mark, spent))
 
     @staticmethod
-    def size(orders: Sequence[int]) -> int:
+    def size(renyi: RenyiFilter) -> int:
         """Length of the saved vector: mark, divergences, charges."""
-        return len(orders) + 2
+        return len(renyi.orders) + 2
 
     @property
     def orders(self) -> tuple[int, ...]:
@@ -123,41 +128,68 @@ class GraphFilter:
 
     # Costs, in parts: int64, the orders and then the charge on the last axis.
 
-    def cost(self, divergences: Any, charge: Any) -> tf.Tensor:
-        """What a step costs, from tensors.
+    def cost(self, divergences: Any, charge: Any = 0.0) -> tf.Tensor:
+        """What an event costs, from float64 tensors that are upper bounds.
 
         Args:
-          divergences: Upper bounds, float64, with the orders on the last axis.
-          charge: Upper bound of what the event takes of `charge_budget`,
-            float64, without that axis.
+          divergences: With the orders on the last axis.
+          charge: What the event takes of δ', without that axis.
         """
         divergences = tf.convert_to_tensor(divergences, tf.float64)
-        charge = tf.convert_to_tensor(charge, tf.float64)[..., tf.newaxis]
+        charge = tf.convert_to_tensor(charge, tf.float64)
         # Zero times infinity is no number; nothing costs nothing.
-        shares = tf.where(charge == 0, charge, charge * self._per_charge())
-        parts = tf.concat(
-            [
-                divergences,
-                tf.broadcast_to(
-                    shares, tf.concat([tf.shape(divergences)[:-1], [1]], 0)
-                ),
-            ],
-            axis=-1,
-        )
-        parts = tf.math.ceil(parts * PARTS)
+        share = tf.where(charge == 0, charge, charge * self._per_charge())
+        shape = tf.concat([tf.shape(divergences)[:-1], [1]], 0)
+        share = tf.broadcast_to(share[..., tf.newaxis], shape)
+        parts = tf.math.ceil(tf.concat([divergences, share], -1) * PARTS)
         # Whatever is not a number fails this comparison.
         parts = tf.where(parts >= 0, tf.minimum(parts, _BEYOND), _BEYOND)
         return tf.cast(parts, tf.int64)
 
-    def table(
-        self, costs: Sequence[tuple[Sequence[float], float]]
-    ) -> np.ndarray:
-        """Costs of events that are known beforehand: divergences and charges.
+    def step_cost(
+        self,
+        sampling_probability: Any,
+        noise_multiplier: Any,
+        failure_probability: Any = 0.0,
+        noise: Noise = "gaussian",
+    ) -> tf.Tensor:
+        """What a step costs whose facts are only known when it is taken.
 
-        The step then needs no floating-point numbers; see `look_up`.
+        Args:
+          sampling_probability: A float64 tensor; None without sampling.
+          noise_multiplier: A float64 tensor.
+          failure_probability: A float64 tensor; see `FailingDpEvent`.
+          noise: "gaussian" or "laplace".
+
+        Raises:
+          ValueError: The filter's neighbouring relation gives no amplification
+            by Poisson sampling.
+        """
+        add_or_remove = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+        sampled = sampling_probability is not None
+        if sampled and self._relation is not add_or_remove:
+            raise ValueError(
+                f"A sampling probability was given to a filter for "
+                f"{self._relation.name}, expected ADD_OR_REMOVE_ONE. Make the "
+                "filter with that neighboring_relation."
+            )
+        divergences = step_divergence(
+            sampling_probability, noise_multiplier, self._orders, noise
+        )
+        return self.cost(divergences, self._charge(failure_probability))
+
+    def table(self, events: Sequence[dp_accounting.DpEvent]) -> np.ndarray:
+        """Costs of events that are known beforehand, one in each row.
+
+        A step that looks its cost up needs no floating-point numbers; see
+        `look_up`.
+
+        Raises:
+          UnsupportedEventError: The filter does not know what one costs.
         """
         with tf.init_scope():
-            return np.stack([self.cost(*cost).numpy() for cost in costs])
+            costs = [self.cost(*self._renyi.cost(event)) for event in events]
+            return np.stack([cost.numpy() for cost in costs])
 
     @staticmethod
     def look_up(table: np.ndarray, index: Any) -> tf.Tensor:
@@ -169,11 +201,15 @@ class GraphFilter:
         )
         return tf.where(known, found, tf.constant(_BEYOND, tf.int64))
 
+    def _charge(self, failure: Any) -> tf.Tensor:
+        failure = tf.convert_to_tensor(failure, tf.float64)
+        return tf.where(failure == 0, failure, failure * self._price)
+
     def _per_charge(self) -> float:
-        """At least 1 / charge_budget, with room for rounding a product."""
-        if not self._charge_budget:
+        """At least 1 / event_delta, with room for rounding a product."""
+        if not self._event_delta:
             return math.inf
-        return 1 / self._charge_budget * (1 + 2.0**-50)
+        return 1 / self._event_delta * _ROUND_UP
 
     # In the step.
 
@@ -212,7 +248,7 @@ class GraphFilter:
         """Divergences spent at the orders, and the charges."""
         parts = self.parts()[1:]
         spent = parts / PARTS
-        spent[-1] *= self._charge_budget
+        spent[-1] *= self._event_delta
         return np.where(parts >= _BEYOND, np.inf, spent)
 
     def remaining(self) -> float:
@@ -227,7 +263,7 @@ class GraphFilter:
         Raises:
           PrivacyStateError: They were spent of another filter.
         """
-        loaded = np.broadcast_to(loaded, [self.size(self._orders)])
+        loaded = np.broadcast_to(loaded, self._limits.size + 1)
         for mark in (int(loaded[0]), int(self._saved.numpy()[0])):
             if mark not in (0, self._mark):
                 raise PrivacyStateError(
@@ -245,8 +281,21 @@ def added(spent: tf.Tensor, cost: tf.Tensor) -> tf.Tensor:
     return tf.minimum(spent + cost, tf.constant(_BEYOND, tf.int64))
 
 
-def _mark(orders: tuple[int, ...], charge_budget: float) -> int:
+def _checked_relation(
+    renyi: RenyiFilter,
+) -> dp_accounting.NeighboringRelation:
+    relation = renyi.neighboring_relation
+    if relation is dp_accounting.NeighboringRelation.REPLACE_ONE:
+        raise ValueError(
+            "The filter is for REPLACE_ONE, under which a clipped sum changes "
+            "by twice the clip norm; expected ADD_OR_REMOVE_ONE, or "
+            "REPLACE_SPECIAL for EpochSampling."
+        )
+    return relation
+
+
+def _mark(orders: tuple[int, ...], epsilon: float, event_delta: float) -> int:
     """A number from 1 that hardly any others have."""
-    text = json.dumps([orders, charge_budget.hex()])
+    text = json.dumps([orders, epsilon.hex(), event_delta.hex()])
     digest = hashlib.sha256(text.encode()).digest()
     return int.from_bytes(digest[:7], "big") + 1
