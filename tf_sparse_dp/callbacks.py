@@ -8,8 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_sparse_dp.accounting.adaptive_plan import AdaptivePlan
 from tf_sparse_dp.errors import BudgetExhausted, PrivacyWarning
 from tf_sparse_dp.optimizers.wrapper import PrivateWrapper
+from tf_sparse_dp.sampling.counts import whole_number
 
 # Epsilon is computed at this many points of a plan and rounded up in between.
 _POINTS = 20
@@ -21,12 +23,20 @@ class PrivacyBudget(tf.keras.callbacks.Callback):
     Puts `epsilon`, the privacy spent so far, into the progress bar and into
     `History`. While an epoch runs it is rounded up to the next of 20 points of
     the plan, because computing it takes time (tf-keras shows none then); at the
-    end of an epoch it is exact, the one of the privacy statement. Under a plan
-    that counts passes over the data, charges one at the start of each epoch.
+    end of an epoch it is exact, the one of the privacy statement. Where a
+    filter pays, it is `budget_left`, at the end of an epoch. Under a plan that
+    counts passes over the data, charges one at the start of each epoch.
 
     A step that writes example data into weights of the model, such as running
     statistics, is refused while it is traced, whether gradients read them or
     not: they would leave with the saved model.
+
+    Where a ledger file, or a filter, is paid in blocks of steps, pays for the
+    next block in time, and gives back what was not used at the end of `fit`.
+
+    Args:
+      reserve: How many steps are paid ahead at a time, where that is needed.
+        As many are lost if the process dies.
 
     Raises:
       NotSeparableError: At the start of `fit`, if an earlier `fit` without
@@ -36,6 +46,10 @@ class PrivacyBudget(tf.keras.callbacks.Callback):
         `DPSparseOptimizer`.
     """
 
+    def __init__(self, *, reserve: int = 100):
+        super().__init__()
+        self._block = whole_number("reserve", reserve)
+
     def set_model(self, model: Any) -> None:
         super().set_model(model)
         if not hasattr(tf.keras, "__version__"):  # tf-keras
@@ -44,19 +58,24 @@ class PrivacyBudget(tf.keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         optimizer = self._optimizer()
         optimizer.protect(self.model)
+        self._pay_ahead()
         if optimizer.compositions_left == 0:
-            unit = optimizer.plan.sampling.composition_unit
             raise BudgetExhausted(
-                "Nothing is left of the plan: all of its "
-                f"{optimizer.plan.num_compositions} "
-                f"{'passes' if unit == 'pass' else 'steps'} are spent. Make a "
-                "plan with more of them before you start to train."
+                f"Nothing is left to train with: there are at most "
+                f"{optimizer.plan.num_compositions} steps or passes, and "
+                f"{optimizer.compositions_spent} are spent. Make a plan with "
+                "more of them, or a larger budget, before you start to train."
             )
 
     def on_epoch_begin(
         self, epoch: int, logs: dict[str, Any] | None = None
     ) -> None:
         self._optimizer().start_pass()
+
+    def on_train_batch_begin(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        self._pay_ahead()
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
@@ -78,6 +97,16 @@ class PrivacyBudget(tf.keras.callbacks.Callback):
         self._log(logs, exact=True)
         self._stop_if_spent()
 
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        self._optimizer().settle()
+
+    def _pay_ahead(self) -> None:
+        steps = getattr(self.model, "steps_per_execution", None)
+        if steps is None:  # tf-keras
+            steps = getattr(self.model, "_steps_per_execution", None)
+        steps = 1 if steps is None else int(steps)
+        self._optimizer().pay_ahead(steps, self._block)
+
     def _optimizer(self) -> Any:
         optimizer = self.model.optimizer
         if not isinstance(optimizer, PrivateWrapper):
@@ -93,6 +122,10 @@ class PrivacyBudget(tf.keras.callbacks.Callback):
             return
         optimizer = self._optimizer()
         plan, spent = optimizer.plan, optimizer.compositions_spent
+        if isinstance(plan, AdaptivePlan):
+            if exact:
+                logs["budget_left"] = optimizer.budget_left
+            return
         if not exact:
             width = math.ceil(plan.num_compositions / _POINTS)
             spent = min(plan.num_compositions, width * math.ceil(spent / width))
@@ -101,7 +134,7 @@ class PrivacyBudget(tf.keras.callbacks.Callback):
 
     def _stop_if_spent(self) -> None:
         optimizer = self._optimizer()
-        if optimizer.compositions_left:
+        if optimizer.can_go_on:
             return
         self.model.stop_training = True
         # With several steps per execution, the last one may have gone over.

@@ -23,6 +23,7 @@ from tf_sparse_dp.accounting.parts import ADD_OR_REMOVE_ONE, parts_of
 pytestmark = [pytest.mark.once, pytest.mark.lane]
 
 ZERO_OUT = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+REPLACE_ONE = dp_accounting.NeighboringRelation.REPLACE_ONE
 NOTHING = dp_accounting.NoOpDpEvent()
 
 
@@ -269,7 +270,7 @@ def test_what_is_refused():
             privacy_accountant.UnsupportedEventError, match="ADD_OR_REMOVE_ONE"
         ):
             composed_epsilon(
-                [(event, 1)], delta=1e-6, neighboring_relation=ZERO_OUT
+                [(event, 1)], delta=1e-6, neighboring_relation=REPLACE_ONE
             )
     unknown = dp_accounting.UnsupportedDpEvent()
     with pytest.raises(
@@ -284,10 +285,76 @@ def test_what_is_refused():
             [(dp_accounting.SelfComposedDpEvent(gaussian(1.0), -2), 1)],
             delta=1e-6,
         )
-    for delta in (-0.1, 1.0, math.nan):
+    for delta in (-0.1, 1.1, math.nan):
         with pytest.raises(ValueError, match="delta is"):
             composed_epsilon([(gaussian(1.0), 1)], delta=delta)
-    with pytest.raises(ValueError, match="noise_multiplier"):
-        composed_epsilon([(gaussian(-1.0), 1)], delta=1e-6)
-    with pytest.raises(ValueError, match="sampling_probability"):
-        composed_epsilon([(poisson(1.5, gaussian(1.0)), 1)], delta=1e-6)
+    for event in (gaussian(-1.0), poisson(1.5, gaussian(1.0))):
+        with pytest.raises(
+            privacy_accountant.UnsupportedEventError, match="expected a number"
+        ):
+            composed_epsilon([(event, 1)], delta=1e-6)
+
+
+def test_a_subclass_of_an_event_is_another_event():
+    class LouderDpEvent(dp_accounting.GaussianDpEvent):
+        pass
+
+    with pytest.raises(privacy_accountant.UnsupportedEventError):
+        composed_epsilon([(LouderDpEvent(1.0), 1)], delta=1e-6)
+
+
+def test_replacing_a_unit_changes_sums_twice_as_much():
+    for kind in (gaussian, laplace):
+        for others in ([], [(laplace(30.0), 1)]):
+            assert composed_epsilon(
+                [(kind(3.0), 2), *others],
+                delta=1e-6,
+                neighboring_relation=REPLACE_ONE,
+            ) == composed_epsilon(
+                [(kind(1.5), 2), *((laplace(15.0), 1) for _ in others)],
+                delta=1e-6,
+            )
+
+
+def test_zeroing_a_unit_is_sampled_as_removing_it_is():
+    events = [(poisson(0.1, gaussian(2.0)), 5), (laplace(9.0), 1)]
+    assert composed_epsilon(
+        events, delta=1e-6, neighboring_relation=ZERO_OUT
+    ) == composed_epsilon(events, delta=1e-6)
+
+
+def test_what_only_renyi_divergences_know():
+    sampled = dp_accounting.SampledWithoutReplacementDpEvent(
+        1000, 10, gaussian(4.0)
+    )
+    events = [(sampled, 10), (gaussian(9.0), 1)]
+    found = composed_epsilon(
+        events, delta=1e-6, neighboring_relation=REPLACE_ONE
+    )
+    alone = composed_epsilon(
+        events[1:], delta=1e-6, neighboring_relation=REPLACE_ONE
+    )
+    assert alone < found < 2 * alone
+    failing = [(FailingDpEvent(sampled, 1e-9), 10)]
+    assert composed_epsilon(
+        failing, delta=1e-6, neighboring_relation=REPLACE_ONE
+    ) > composed_epsilon(
+        [(sampled, 10)], delta=1e-6, neighboring_relation=REPLACE_ONE
+    )
+
+
+def test_sampled_and_failing_in_either_order():
+    inside = poisson(0.1, FailingDpEvent(gaussian(2.0), 1e-9))
+    outside = FailingDpEvent(poisson(0.1, gaussian(2.0)), 1e-9)
+    assert composed_epsilon([(inside, 7)], delta=1e-6) == composed_epsilon(
+        [(outside, 7)], delta=1e-6
+    )
+
+
+def test_sampled_approximate_events_are_amplified():
+    sampled = poisson(0.1, ApproxDpEvent(1.0, 1e-7))
+    amplified = ApproxDpEvent(math.log1p(0.1 * math.expm1(1.0)), 1e-8)
+    found = composed_epsilon([(sampled, 20)], delta=1e-6)
+    assert found == pytest.approx(
+        composed_epsilon([(amplified, 20)], delta=1e-6), rel=1e-9
+    )

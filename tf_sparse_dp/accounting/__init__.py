@@ -11,6 +11,7 @@ from tf_sparse_dp.accounting.dp_events import (
 from tf_sparse_dp.accounting.events import Sampling
 from tf_sparse_dp.accounting.filters import (
     ApproxDPFilter,
+    PldFilter,
     PrivacyFilter,
     RenyiFilter,
     ZcdpFilter,
@@ -25,6 +26,7 @@ __all__ = [
     "ApproxDPFilter",
     "ApproxDpEvent",
     "FailingDpEvent",
+    "PldFilter",
     "PrivacyFilter",
     "PrivacyPlan",
     "PrivacyStatement",

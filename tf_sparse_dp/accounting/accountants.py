@@ -21,13 +21,13 @@ import dp_accounting
 import numpy as np
 from scipy import special, stats
 
+from tf_sparse_dp.accounting.divergences import ULP
 from tf_sparse_dp.accounting.events import (
     Noise,
     neighbouring_relation,
     training_event,
 )
 
-ULP = 2.0**-52
 # A Gaussian is cut at 10 standard deviations (a mass of e^-50 goes to infinite
 # loss), so the loss of one release lies within 10/z + 1/(2 z²). Beyond this the
 # exponentials of losses leave the range of floats; such noise is no privacy.
@@ -108,7 +108,7 @@ def _grid_interval(
     )
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=32)
 def release_pld(
     noise: Noise, probability: float, noise_multiplier: float, interval: float
 ) -> PLD:
@@ -249,19 +249,6 @@ def _laplace_rdp(
     return values
 
 
-def renyi_divergences(
-    noise: Noise,
-    probability: float | None,
-    noise_multiplier: float,
-    compositions: int,
-    relation: str,
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Rényi divergences of all compositions at `RDP_ORDERS`, rounded up."""
-    if noise == "laplace":
-        return compositions * _laplace_rdp(probability or 1.0, noise_multiplier)
-    return _rdp(probability, noise_multiplier, compositions, relation)
-
-
 def accountant_for(
     *,
     sampling_probability: float | None,
@@ -319,13 +306,14 @@ def ideal_epsilon(
     if choice == "pure":
         return pure
     if choice == "RDP":
-        divergences = renyi_divergences(
-            noise,
-            sampling_probability,
-            noise_multiplier,
-            compositions,
-            relation,
-        )
+        if noise == "laplace":
+            divergences = compositions * _laplace_rdp(
+                sampling_probability or 1.0, noise_multiplier
+            )
+        else:
+            divergences = _rdp(
+                sampling_probability, noise_multiplier, compositions, relation
+            )
         epsilon, _ = dp_accounting.rdp.compute_epsilon(
             RDP_ORDERS, divergences, delta
         )

@@ -9,23 +9,22 @@ from collections.abc import Iterable
 import dp_accounting
 import numpy as np
 from dp_accounting import privacy_accountant
-from scipy import special
 
 from tf_sparse_dp.accounting.accountants import (
     PLD_MAX_COMPOSITIONS,
     PLD_MAX_LOSS,
     RDP_ORDERS,
-    ULP,
     ideal_epsilon,
     numerical_error,
     pure_epsilon,
-    renyi_divergences,
 )
 from tf_sparse_dp.accounting.calibration import epsilon_with_failures
+from tf_sparse_dp.accounting.costs import Cost, UnknownCost, sum_of
+from tf_sparse_dp.accounting.divergences import ULP
+from tf_sparse_dp.accounting.filters.renyi import renyi_epsilon
 from tf_sparse_dp.accounting.loss_distributions import (
     composed_pld,
     largest_loss,
-    mixtures_known,
 )
 from tf_sparse_dp.accounting.parts import (
     ADD_OR_REMOVE_ONE,
@@ -33,6 +32,7 @@ from tf_sparse_dp.accounting.parts import (
     Parts,
     parts_of,
 )
+from tf_sparse_dp.accounting.renyi_costs import RenyiPrices
 
 # Each costs tenths of a second.
 _MAX_DIFFERENT = 64
@@ -58,7 +58,7 @@ def composed_epsilon(
 
     Args:
       events: Events, and how often each occurs.
-      delta: From 0 to below 1.
+      delta: From 0 to 1.
       neighboring_relation: Of `dp_accounting`; the one for which events hold.
 
     Returns:
@@ -78,19 +78,47 @@ def composed_epsilon(
       >>> round(composed_epsilon([(step, 1000), (last, 1)], delta=1e-6), 2)
       2.16
     """
-    if not 0 <= delta < 1:
-        raise ValueError(
-            f"delta is {delta!r}, expected a number from 0 to below 1."
-        )
+    if not 0 <= delta <= 1:
+        raise ValueError(f"delta is {delta!r}, expected a number from 0 to 1.")
+    events = list(events)
     parts = parts_of(events, neighboring_relation)
+    for event, _ in events:
+        unknown = unknown_part(event, neighboring_relation)
+        if unknown is not None:
+            raise privacy_accountant.UnsupportedEventError(
+                f"the cost of {event!r} is not known. {unknown.event!r}: "
+                f"{unknown.reason}"
+            )
     if not parts.private:
         return math.inf
-    ideal = functools.partial(_ideal, parts, neighboring_relation)
+    if parts.unknown is not None:
+        cost = _renyi_cost(events, neighboring_relation)
+        return epsilon_with_failures(
+            functools.partial(_by_renyi, cost),
+            delta=delta,
+            failure=cost.failure,
+        )
+    ideal = functools.partial(_ideal, parts, events, neighboring_relation)
     return epsilon_with_failures(ideal, delta=delta, failure=parts.failure)
+
+
+def unknown_part(
+    event: dp_accounting.DpEvent,
+    neighboring_relation: dp_accounting.NeighboringRelation,
+) -> UnknownCost | None:
+    """Why the event cannot be composed here; None if it can."""
+    if parts_of([(event, 1)], neighboring_relation).unknown is None:
+        return None
+    try:
+        RenyiPrices(RDP_ORDERS[:1], neighboring_relation).cost(event)
+    except UnknownCost as unknown:
+        return unknown
+    return None
 
 
 def _ideal(
     parts: Parts,
+    events: list[Counted],
     relation: dp_accounting.NeighboringRelation,
     delta: float,
 ) -> float:
@@ -104,7 +132,7 @@ def _ideal(
                 noise_multiplier=release.noise_multiplier,
                 compositions=parts.size,
                 delta=delta,
-                relation=_name(relation),
+                relation="add_or_remove_one",
                 noise=release.noise,
             )
     pure = _pure(parts, delta)
@@ -114,17 +142,12 @@ def _ideal(
     if _trusted(parts, error, delta):
         losses = composed_pld(parts)
         return min(pure, float(losses.get_epsilon_for_delta(delta - error)))
-    return min(pure, _by_renyi(parts, relation, delta))
-
-
-def _name(relation: dp_accounting.NeighboringRelation) -> str:
-    # Without sampling, which other relations do not have, no accountant asks.
-    return "add_or_remove_one" if relation is ADD_OR_REMOVE_ONE else "zero_out"
+    return min(pure, _by_renyi(_renyi_cost(events, relation), delta))
 
 
 def _pure(parts: Parts, delta: float) -> float:
     """The sum of all ε, rounded up, if that of all δ does not exceed delta."""
-    if parts.mixtures or parts.others:
+    if parts.mixtures:
         return math.inf
     terms, deltas = [], []
     for release, count in parts.releases.items():
@@ -147,75 +170,32 @@ def _pure(parts: Parts, delta: float) -> float:
 
 def pld_error(parts: Parts) -> float:
     """Bound on what rounding does to delta: that of every convolution."""
-    different = (parts.releases, parts.approximate, parts.mixtures)
-    convolutions = sum(len(counted) for counted in different)
-    return numerical_error(parts.size) + convolutions * numerical_error(1)
+    return numerical_error(parts.size) + parts.different * numerical_error(1)
 
 
 def _trusted(parts: Parts, error: float, delta: float) -> bool:
-    different = (parts.releases, parts.approximate, parts.mixtures)
     return (
         delta >= 2 * error
-        and not parts.others
-        and sum(len(counted) for counted in different) <= _MAX_DIFFERENT
+        and parts.different <= _MAX_DIFFERENT
         and parts.size <= PLD_MAX_COMPOSITIONS
         and largest_loss(parts) <= PLD_MAX_LOSS
-        and mixtures_known(parts)
     )
 
 
-def _by_renyi(
-    parts: Parts, relation: dp_accounting.NeighboringRelation, delta: float
-) -> float:
-    divergences, given_away = _renyi(parts, relation)
-    remaining = delta - given_away
+def _renyi_cost(
+    events: Iterable[Counted],
+    relation: dp_accounting.NeighboringRelation,
+) -> Cost:
+    prices = RenyiPrices(RDP_ORDERS, relation)
+    total = Cost(np.zeros(len(RDP_ORDERS)))
+    for event, count in events:
+        total = sum_of(total, prices.cost(event), count)
+    return total
+
+
+def _by_renyi(cost: Cost, delta: float) -> float:
+    remaining = delta - cost.delta
     if remaining <= 0:
         return math.inf
-    epsilon, _ = dp_accounting.rdp.compute_epsilon(
-        RDP_ORDERS, divergences, remaining
-    )
-    return float(epsilon)
-
-
-def _renyi(
-    parts: Parts, relation: dp_accounting.NeighboringRelation
-) -> tuple[np.ndarray[tuple[int], np.dtype[np.float64]], float]:
-    """Rényi divergences at all orders, and the δ of (ε, δ) releases.
-
-    Randomised response that tells all with probability δ is, but for that
-    probability, one that does not; so the δ add up and the rest composes.
-    """
-    orders = np.asarray(RDP_ORDERS, dtype=np.float64)
-    total = np.zeros_like(orders)
-    given_away = 0.0
-    for release, count in parts.releases.items():
-        total += renyi_divergences(
-            release.noise,
-            release.sampling_probability,
-            release.noise_multiplier,
-            count,
-            _name(relation),
-        )
-    for (epsilon, delta), count in parts.approximate.items():
-        given_away += count * delta
-        moments = np.logaddexp(orders * epsilon, (1 - orders) * epsilon)
-        moments -= np.logaddexp(0.0, epsilon)
-        total += count * (np.maximum(moments, 0.0) + 64 * ULP) / (orders - 1)
-    for mixture, count in parts.mixtures.items():
-        logs = []
-        for weight, event in zip(
-            mixture.probabilities, mixture.events, strict=True
-        ):
-            inner, lost = _renyi(parts_of([(event, 1)], relation), relation)
-            given_away += count * weight * lost
-            if weight > 0:
-                logs.append(math.log(weight) + (orders - 1) * inner)
-        moments = special.logsumexp(logs, axis=0)
-        total += count * (np.maximum(moments, 0.0) + 64 * ULP) / (orders - 1)
-    for event, _ in parts.others:
-        raise privacy_accountant.UnsupportedEventError(
-            f"the cost of {event!r} is not known under {relation.name}. Use "
-            "events that are: Gaussian or Laplace noise, sampled by Poisson "
-            "or not, ApproxDpEvent, and what is composed of them."
-        )
-    return total * (1 + 64 * ULP), given_away * (1 + 64 * ULP)
+    orders = np.asarray(RDP_ORDERS, np.float64)
+    return float(np.min(renyi_epsilon(cost.sizes, orders, remaining)))

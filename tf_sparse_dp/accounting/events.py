@@ -6,6 +6,8 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import dp_accounting
 
+from tf_sparse_dp.accounting.dp_events import FailingDpEvent
+
 Noise: TypeAlias = Literal["gaussian", "laplace"]
 NOISES = ("gaussian", "laplace")
 
@@ -183,3 +185,28 @@ def training_event(
     if sampling_probability is not None:
         event = dp_accounting.PoissonSampledDpEvent(sampling_probability, event)
     return dp_accounting.SelfComposedDpEvent(event, compositions)
+
+
+def step_event(
+    sampling: Sampling,
+    *,
+    noise_multiplier: float,
+    noise: Noise = "gaussian",
+    release_failure: float = 0.0,
+) -> dp_accounting.DpEvent:
+    """One step, or pass, with all that there is to pay for.
+
+    Args:
+      sampling: How its batch is drawn; batches that are cut are failures.
+      noise_multiplier: Of the step.
+      noise: Of the step.
+      release_failure: How likely the release fails.
+    """
+    event = training_event(
+        sampling_probability=sampling.sampling_probability,
+        noise_multiplier=noise_multiplier,
+        compositions=1,
+        noise=noise,
+    ).event
+    failure = sampling.overflow_probability + release_failure
+    return FailingDpEvent(event, failure) if failure else event

@@ -46,6 +46,7 @@ class Ledger:
     Args:
       header: What it belongs to.
       entries: Events that were released already, with their counts.
+      run: An id for the run, if it has one elsewhere; random if left out.
 
     Example:
       >>> header = LedgerHeader(
@@ -70,10 +71,12 @@ class Ledger:
         self,
         header: LedgerHeader,
         entries: Iterable[tuple[dp_accounting.DpEvent, int]] = (),
+        *,
+        run: str | None = None,
     ):
         if not isinstance(header, LedgerHeader):
             raise TypeError(f"header is {header!r}, expected a LedgerHeader.")
-        self._runs = [Run.new(header)]
+        self._runs = [Run.new(header, run=run)]
         self._open_in: int | None = os.getpid()
         self._lock = threading.Lock()
         for event, count in entries:
@@ -112,7 +115,9 @@ class Ledger:
             if count:
                 self._runs[-1].append(event, count)
 
-    def continued(self, header: LedgerHeader) -> Ledger:
+    def continued(
+        self, header: LedgerHeader, *, run: str | None = None
+    ) -> Ledger:
         """A ledger of all this and of what comes, under a current header.
 
         For who resumes: whether there is a seed, and the version of the
@@ -123,11 +128,12 @@ class Ledger:
         """
         self.check_belongs(header)
         ledger = copy.copy(self)
-        ledger._start_run(header)
+        ledger._start_run(header, run)
         return ledger
 
-    def _start_run(self, header: LedgerHeader) -> None:
-        self._runs.append(Run.new(header, self._runs[-1].origin))
+    def _start_run(self, header: LedgerHeader, run: str | None = None) -> None:
+        origin = self._runs[-1].origin
+        self._runs.append(Run.new(header, origin=origin, run=run))
         self._open_in = os.getpid()
 
     @property

@@ -139,6 +139,25 @@ class LedgerFile:
         return self._num_events
 
     @property
+    def run(self) -> str:
+        """The id of what this object reserves, among the ledger's runs."""
+        with self._held():
+            return self._run
+
+    def events_of(self, run: str) -> int:
+        """How many events of a run are charged."""
+        with self._held():
+            self.refresh()
+            charges = self._charges.values()
+            return sum(c.count for c in charges if c.run == run)
+
+    def affordable(self, event: dp_accounting.DpEvent, most: int) -> int:
+        """How often, up to `most` times, the event can be reserved now."""
+        with self._held():
+            self.refresh()
+            return self._allowed(event, most)
+
+    @property
     def digest(self) -> str:
         """Of all lines, until now; to keep elsewhere for `check_contains`."""
         self.refresh()

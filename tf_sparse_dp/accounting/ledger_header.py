@@ -21,7 +21,7 @@ _RELATIONS = {
     "replace_one": dp_accounting.NeighboringRelation.REPLACE_ONE,
 }
 # Facts about a run that another run of the same plan need not share.
-_CIRCUMSTANCES = ("was_seeded", "library_version")
+_CIRCUMSTANCES = ("mechanism", "clip_norm", "was_seeded", "library_version")
 
 
 def relation_name(relation: dp_accounting.NeighboringRelation) -> str:

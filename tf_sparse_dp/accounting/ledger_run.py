@@ -48,8 +48,14 @@ class Run:
     entries: list[Entry]
 
     @classmethod
-    def new(cls, header: LedgerHeader, origin: str | None = None) -> Run:
-        fresh = random_id()
+    def new(
+        cls,
+        header: LedgerHeader,
+        *,
+        origin: str | None = None,
+        run: str | None = None,
+    ) -> Run:
+        fresh = run or random_id()
         return cls(fresh, origin or fresh, header, [])
 
     @property

@@ -16,82 +16,37 @@ import numpy as np
 from tf_sparse_dp.accounting.accountants import (
     GRID_POINTS,
     PLD,
-    ULP,
     chi_squared,
     loss_range,
     release_pld,
 )
-from tf_sparse_dp.accounting.dp_events import PublicMixtureDpEvent
-from tf_sparse_dp.accounting.parts import (
-    ADD_OR_REMOVE_ONE,
-    Parts,
-    Release,
-    parts_of,
-)
+from tf_sparse_dp.accounting.divergences import ULP
+from tf_sparse_dp.accounting.parts import Mixture, Parts, Release
 
 _distribution = dp_accounting.pld.privacy_loss_distribution
 _mechanism = dp_accounting.pld.privacy_loss_mechanism
 _pmf = dp_accounting.pld.pld_pmf
 
 
-def joined(parts: Parts) -> list[tuple[Release, int]]:
-    """The releases, with all plain Gaussians as the one that they are.
-
-    Noise of multipliers z₁, z₂, ... on the same change is told apart as one
-    Gaussian of multiplier (z₁⁻² + z₂⁻² + ...)^(-1/2) is, here rounded down.
-    """
-    found = []
-    precision = []
-    for release, count in parts.releases.items():
-        plain = release.sampling_probability is None
-        if plain and release.noise == "gaussian":
-            precision.append(count / release.noise_multiplier**2)
-        else:
-            found.append((release, count))
-    if precision:
-        multiplier = (1 - 8 * ULP) / math.sqrt(math.fsum(precision))
-        found.append((Release("gaussian", multiplier), 1))
-    return found
-
-
-def _mixable(event: dp_accounting.DpEvent) -> list[Release] | None:
-    """The release that the event is, if any; None if it is more than one."""
-    parts = parts_of([(event, 1)], ADD_OR_REMOVE_ONE)
-    releases = joined(parts)
-    if parts.size > parts.releases.total() or len(releases) > 1:
-        return None
-    if any(count > 1 for _, count in releases):
-        return None
-    return [release for release, _ in releases]
-
-
-def mixtures_known(parts: Parts) -> bool:
-    """Whether all that is mixed is single releases."""
-    return all(
-        _mixable(event) is not None
-        for mixture in parts.mixtures
-        for event in mixture.events
-    )
-
-
 def largest_loss(parts: Parts) -> float:
     """Beyond which no release goes, but for a mass that is charged."""
-    losses = [0.0]
-    losses += [
+    losses = [
         loss_range(release.noise, release.noise_multiplier)
-        for release, _ in [*joined(parts), *_mixed(parts)]
+        for release, _ in _single(parts)
     ]
     losses += [epsilon for epsilon, _ in parts.approximate]
-    return max(losses)
+    return max(losses, default=0.0)
 
 
-def _mixed(parts: Parts) -> list[tuple[Release, int]]:
-    return [
+def _single(parts: Parts) -> list[tuple[Release, int]]:
+    """All releases, those of mixtures included, with how often at most."""
+    mixed = [
         (release, count)
         for mixture, count in parts.mixtures.items()
-        for event in mixture.events
-        for release in _mixable(event) or []
+        for release in mixture.releases
+        if release is not None
     ]
+    return [*parts.joined().items(), *mixed]
 
 
 def grid_interval(parts: Parts) -> float:
@@ -103,9 +58,8 @@ def grid_interval(parts: Parts) -> float:
     of grid points is bounded where heavy tails would make that too slow. A
     power of two, so that beginnings of one sequence share their grid.
     """
-    releases = [*joined(parts), *_mixed(parts)]
     variance = extent = 0.0
-    for release, count in releases:
+    for release, count in _single(parts):
         probability = release.sampling_probability or 1.0
         largest = loss_range(release.noise, release.noise_multiplier)
         gain = math.log1p(probability * math.expm1(largest))
@@ -124,14 +78,16 @@ def grid_interval(parts: Parts) -> float:
 def composed_pld(parts: Parts) -> PLD:
     """Losses of all parts together.
 
-    The order does not matter: with parameters that are fixed beforehand, the
-    pair of product distributions dominates any order and adaptive choice of
-    queries (Zhu, Dong and Wang, "Optimal Accounting of Differential Privacy
-    via Characteristic Function", 2022, Theorem 10).
+    Each release is a function of one draw from one of two distributions, the
+    pair that dominates it, and so are all of them together of independent
+    draws, in whatever order and with whatever queries they are made (Zhu, Dong
+    and Wang, "Optimal Accounting of Differential Privacy via Characteristic
+    Function", 2022, Theorem 10). Losses of independent draws add up.
     """
     interval = grid_interval(parts)
     several = [
-        _release(release, interval, count) for release, count in joined(parts)
+        _release(release, interval, count)
+        for release, count in parts.joined().items()
     ]
     several += [
         _approximate(epsilon, delta, interval, count)
@@ -183,7 +139,7 @@ def _approximate(
 
 
 @functools.lru_cache(maxsize=64)
-def _mixture(mixture: PublicMixtureDpEvent, interval: float, count: int) -> PLD:
+def _mixture(mixture: Mixture, interval: float, count: int) -> PLD:
     r"""Of a public draw together with what was drawn.
 
     .. math:: H(\varepsilon) = \sum_i p_i H_i(\varepsilon)
@@ -203,22 +159,18 @@ def _mixture(mixture: PublicMixtureDpEvent, interval: float, count: int) -> PLD:
     )
 
 
-def _mixture_pmf(
-    mixture: PublicMixtureDpEvent, interval: float, direction: Any
-) -> Any:
-    losses = [
-        [_additive(release, direction) for release in _mixable(event) or []]
-        for event in mixture.events
-    ]
-    bounds = [loss.connect_dots_bounds() for one in losses for loss in one]
+def _mixture_pmf(mixture: Mixture, interval: float, direction: Any) -> Any:
+    losses = [_additive(release, direction) for release in mixture.releases]
+    bounds = [loss.connect_dots_bounds() for loss in losses if loss is not None]
     lower = min([-1, *(math.floor(b.epsilon_lower / interval) for b in bounds)])
     upper = max([1, *(math.ceil(b.epsilon_upper / interval) for b in bounds)])
     epsilons = np.arange(lower, upper + 1) * interval
     total = math.fsum(mixture.probabilities)
     divergences = np.zeros_like(epsilons)
-    for weight, one in zip(mixture.probabilities, losses, strict=True):
-        found = np.maximum(-np.expm1(epsilons), 0.0)  # Nothing is released.
-        for loss in one:
+    for weight, loss in zip(mixture.probabilities, losses, strict=True):
+        if loss is None:  # Nothing is released.
+            found = np.maximum(-np.expm1(epsilons), 0.0)
+        else:
             found = loss.get_delta_for_epsilon(epsilons)
         divergences += (weight / total) * found
     # Rounding must not let a divergence rise; where it does, lift those before.
@@ -228,7 +180,9 @@ def _mixture_pmf(
     )
 
 
-def _additive(release: Release, direction: Any) -> Any:
+def _additive(release: Release | None, direction: Any) -> Any:
+    if release is None:
+        return None
     kind = (
         _mechanism.LaplacePrivacyLoss
         if release.noise == "laplace"

@@ -24,6 +24,7 @@ from tf_sparse_dp.accounting.events import (
     Noise,
     Sampling,
     check_sampling,
+    step_event,
     training_event,
 )
 from tf_sparse_dp.errors import PrivacyWarning
@@ -219,8 +220,8 @@ class PrivacyPlan:
     def event(self, compositions: int | None = None) -> dp_accounting.DpEvent:
         """What the run, or its beginning, releases; for other accountants.
 
-        Overflow and failed releases are not in it: no event before
-        dp-accounting 0.6 can say so.
+        Overflow and failed releases are not in it, as accountants of
+        dp-accounting know no such event; they are in `step_event`.
         """
         if compositions is None:
             compositions = self.num_compositions
@@ -229,6 +230,16 @@ class PrivacyPlan:
             noise_multiplier=self.noise_multiplier,
             compositions=_count(compositions),
             noise=self.noise,
+        )
+
+    @property
+    def step_event(self) -> dp_accounting.DpEvent:
+        """One step, or pass, with overflow and failed releases."""
+        return step_event(
+            self.sampling,
+            noise_multiplier=self.noise_multiplier,
+            noise=self.noise,
+            release_failure=self.release_failure,
         )
 
     def epsilon_spent(self, compositions: int) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 import attr
 import dp_accounting
 import numpy as np
+from dp_accounting import dp_event
 
 from tf_sparse_dp.accounting.costs import (
     Cost,
@@ -89,7 +90,7 @@ class RenyiPrices(Prices):
         sample = sample_of(event, self._relation)
         if sample is not None:
             return self._sampled(sample)
-        if kind is dp_accounting.dp_event.RepeatAndSelectDpEvent:
+        if kind is dp_event.RepeatAndSelectDpEvent:
             return self._selected(event)
         if kind is _ZCDpEvent:
             rho = checked_number(event, "rho")
@@ -149,9 +150,7 @@ class RenyiPrices(Prices):
         if np.any(np.isinf(run.sizes)):
             return self._flat(math.inf)
         known = _KnownDpEvent(tuple(run.sizes))
-        repeated = dp_accounting.dp_event.RepeatAndSelectDpEvent(
-            known, mean, shape
-        )
+        repeated = dp_event.RepeatAndSelectDpEvent(known, mean, shape)
         accountant = _KnownAccountant(orders, self._relation).compose(repeated)
         places = np.searchsorted(orders, self._orders)
         sizes = accountant.rdp[places] * (1 + 1e-12)

@@ -6,12 +6,14 @@ import dataclasses
 import textwrap
 from typing import Any
 
+import dp_accounting
+
+from tf_sparse_dp.accounting.adaptive_plan import AdaptivePlan, Plan
 from tf_sparse_dp.accounting.calibration import (
     overflow_charge,
     round_up,
     shown,
 )
-from tf_sparse_dp.accounting.plan import PrivacyPlan
 
 _NEIGHBOURS = {
     "add_or_remove_one": (
@@ -72,7 +74,10 @@ class PrivacyStatement:
       composition_unit: "step" or "pass".
       compositions: Steps taken, or passes started.
       compositions_left: Of the plan.
-      accountant: "PLD", "RDP", or "pure" where delta is 0.
+      accountant: "PLD", "RDP", or "pure" where delta is 0; the class of the
+        filter where one pays.
+      budget_left: The part of the filter's budget that is left, from 1.0 to
+        0.0. None where no filter pays.
       failure_charge: The part of delta that pays, at the end of the plan, for
         releases that fail because a size was fixed beforehand. 0 if no size
         is.
@@ -99,6 +104,7 @@ class PrivacyStatement:
     compositions: int
     compositions_left: int | None
     accountant: str | None
+    budget_left: float | None
     failure_charge: float
     seeded: bool
     assumptions: tuple[str, ...]
@@ -146,6 +152,8 @@ class PrivacyStatement:
                 "Accountant: none is needed, each "
                 f"{self.composition_unit}'s epsilon is added."
             )
+        elif self.budget_left is not None:
+            lines.append(f"Accountant: {self.accountant}, a privacy filter.")
         elif self.accountant is not None:
             lines.append(f"Accountant: {self.accountant}, of dp-accounting.")
         if self.failure_charge > 0:
@@ -200,6 +208,13 @@ class PrivacyStatement:
         ):
             return "epsilon is unknown"
         # Shown rounded up: a statement must not say less than was spent.
+        if self.budget_left is not None:
+            return (
+                f"epsilon = {shown(self.epsilon)} at delta = "
+                f"{shown(self.delta)}, the whole budget of the filter, of "
+                f"which {self.budget_left:.1%} is left: what is released may "
+                "have decided how much is spent, so that no less is claimed"
+            )
         return (
             f"epsilon = {shown(self.epsilon_spent)} so far, and "
             f"{shown(self.epsilon)} at the end of the plan, at "
@@ -216,12 +231,14 @@ class PrivacyStatement:
         done = f"{self.compositions} {unit} {verb}"
         if self.compositions_left is None:
             return f"{done}; no plan, so no end is enforced"
+        if self.budget_left is not None:
+            return f"{done}; the filter decides on every further one"
         return f"{done}, {self.compositions_left} left in the plan"
 
 
 def privacy_statement(
     *,
-    plan: PrivacyPlan | None,
+    plan: Plan | None,
     mechanism: str,
     clip_norm: float,
     noise_multiplier: float,
@@ -273,6 +290,9 @@ def privacy_statement(
             "There is no plan, so how batches were drawn and how many is not "
             "known and no epsilon follows. Give the optimizer a PrivacyPlan."
         )
+    elif isinstance(plan, AdaptivePlan):
+        if not plan.filter.can_spend(dp_accounting.NoOpDpEvent()):
+            reasons.append(f"More was released than {plan.filter!r} pays for.")
     elif noise_multiplier < plan.noise_multiplier:
         reasons.append(
             f"The noise multiplier used, {noise_multiplier:g}, is below the "
@@ -310,6 +330,8 @@ def privacy_statement(
             epsilon=plan.epsilon,
             overflow_probability=plan.release_failure if fixed_sizes else 0.0,
         )
+        if isinstance(plan, AdaptivePlan):
+            failure_charge = 0.0  # The filter pays for it with every step.
         epsilon = spent_before[0] + plan.epsilon
         epsilon_spent = spent_before[0] + plan.epsilon_spent(compositions)
     if plan is not None and compositions > plan.num_compositions:
@@ -339,6 +361,9 @@ def privacy_statement(
         compositions=compositions,
         compositions_left=left,
         accountant=plan.accountant if plan and accounted else None,
+        budget_left=plan.filter.remaining()
+        if isinstance(plan, AdaptivePlan)
+        else None,
         failure_charge=failure_charge,
         seeded=seeded,
         assumptions=(
@@ -350,7 +375,7 @@ def privacy_statement(
     )
 
 
-def _assumptions(plan: PrivacyPlan, unit: str) -> tuple[str, ...]:
+def _assumptions(plan: Plan, unit: str) -> tuple[str, ...]:
     if plan.sampling.sampling_probability is None:
         batches = (
             f"Every {unit} is in at most one batch of a pass, and batches are "
@@ -381,9 +406,17 @@ def _assumptions(plan: PrivacyPlan, unit: str) -> tuple[str, ...]:
             f"are of one {unit} or padding, and that {unit} has no other rows "
             "in the batch."
         )
+    adaptive: tuple[str, ...] = ()
+    if isinstance(plan, AdaptivePlan):
+        adaptive = (
+            "Noise was changed, and training ended, for reasons that are "
+            "public or that this budget paid for: losses and metrics on "
+            "training data are not.",
+        )
     return (
         batches,
         counted,
+        *adaptive,
         "The random numbers that drew the batches and the noise are secret, "
         "and were used once.",
         "The whole training is this one: other models trained on the same data "

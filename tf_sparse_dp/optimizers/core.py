@@ -7,10 +7,16 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import dp_accounting
+import numpy as np
 import tensorflow as tf
 
+from tf_sparse_dp.accounting.adaptive_plan import (
+    AdaptivePlan,
+    Plan,
+    check_noise_multiplier,
+)
 from tf_sparse_dp.accounting.calibration import RELEASE_FAILURE
-from tf_sparse_dp.accounting.plan import PrivacyPlan
 from tf_sparse_dp.errors import NotSeparableError
 from tf_sparse_dp.gradients.clipping import terms_of_units
 from tf_sparse_dp.gradients.factors import Factor
@@ -59,7 +65,7 @@ class PrivateStep:
 
     def __init__(
         self,
-        plan: PrivacyPlan | None,
+        plan: Plan | None,
         *,
         clip_norm: float,
         mechanism: Mechanism | str,
@@ -90,6 +96,11 @@ class PrivateStep:
             self.noise_multiplier = plan.noise_multiplier
             self.expected_batch_size = sampling.expected_batch_size
         self.plan = plan
+        # Noise now over noise at the start, if it may change; else None.
+        self.noise_ratio: tf.Variable | None = None
+        if isinstance(plan, AdaptivePlan):
+            with tf.init_scope():
+                self.noise_ratio = tf.Variable(1.0, trainable=False)
         self.clip_norm = float(clip_norm)
         self.mechanism = _mechanism(mechanism, plan)
         _check_noise(plan, self.mechanism)
@@ -155,6 +166,13 @@ class PrivateStep:
             else 1.0,
             valid=valid,
         )
+        divisor: Any = self.expected_batch_size
+        if self.noise_ratio is not None:
+            # The same noise on sums that are r times smaller, and all of it
+            # multiplied by r again, is noise that is r times larger.
+            ratio = tf.convert_to_tensor(self.noise_ratio)
+            clipped = [_divided(total, ratio) for total in clipped]
+            divisor /= ratio
         private = mechanism.release(clipped, key, facts)
         released: list[Gradient] = []
         remaining = iter(private)
@@ -164,7 +182,7 @@ class PrivateStep:
             elif part.terms is None:
                 released.append(part.free)
             else:
-                mean = _divided(next(remaining), self.expected_batch_size)
+                mean = _divided(next(remaining), divisor)
                 if part.free is not None:  # Dense, as regularisers are.
                     mean = tf.convert_to_tensor(mean)
                     mean += tf.cast(part.free, mean.dtype)
@@ -184,6 +202,36 @@ class PrivateStep:
             if self.plan is None
             else self.plan.release_failure,
         )
+
+    @property
+    def noise_multiplier_now(self) -> float:
+        """The noise of the next step."""
+        if self.noise_ratio is None:
+            return self.noise_multiplier
+        return self.noise_multiplier * float(self.noise_ratio.numpy())
+
+    def event(self) -> dp_accounting.DpEvent:
+        """What the next step, or pass, costs."""
+        if self.plan is None:
+            return dp_accounting.UnsupportedDpEvent()  # Who was in the batch?
+        if isinstance(self.plan, AdaptivePlan):
+            return self.plan.step_event(self.noise_multiplier_now)
+        return self.plan.step_event
+
+    def change_noise(self, noise_multiplier: float) -> None:
+        """Sets the noise of the next steps, rounded up to a float32 ratio."""
+        if self.noise_ratio is None:
+            raise ValueError(
+                "Noise can be changed while a run goes on only where a filter "
+                "pays for each step as it comes. Give DPSparseOptimizer a "
+                "RenyiFilter in place of a plan."
+            )
+        wanted = check_noise_multiplier(noise_multiplier)
+        wanted /= self.noise_multiplier
+        ratio = np.float32(wanted)
+        if ratio < wanted:
+            ratio = np.nextafter(ratio, np.float32(np.inf))
+        self.noise_ratio.assign(ratio)
 
     def protect(self, variables: Callable[[], Iterable[Any]]) -> None:
         """Refuses steps that write example data into a model's variables.
@@ -345,7 +393,7 @@ def _check_validity_columns(count: int, sampling: Any) -> None:
     )
 
 
-def _unit_size(given: Any, plan: PrivacyPlan | None) -> int:
+def _unit_size(given: Any, plan: Plan | None) -> int:
     """How many consecutive examples are one unit."""
     planned = 1 if plan is None else plan.sampling.examples_per_unit
     if given is None:
@@ -362,17 +410,14 @@ def _unit_size(given: Any, plan: PrivacyPlan | None) -> int:
     return given
 
 
-def _divided(total: Sum, by: float) -> Sum:
+def _divided(total: Sum, by: tf.Tensor | float) -> Sum:
     if isinstance(total, tf.IndexedSlices):
-        return tf.IndexedSlices(
-            total.values / by, total.indices, total.dense_shape
-        )
-    return total / by
+        values = _divided(total.values, by)
+        return tf.IndexedSlices(values, total.indices, total.dense_shape)
+    return total / tf.cast(by, total.dtype)
 
 
-def _mechanism(
-    mechanism: Mechanism | str, plan: PrivacyPlan | None
-) -> Mechanism:
+def _mechanism(mechanism: Mechanism | str, plan: Plan | None) -> Mechanism:
     if mechanism == "auto":
         return Automatic(noise="gaussian" if plan is None else plan.noise)
     if isinstance(mechanism, Mechanism):
@@ -383,7 +428,7 @@ def _mechanism(
     )
 
 
-def _check_noise(plan: PrivacyPlan | None, mechanism: Mechanism) -> None:
+def _check_noise(plan: Plan | None, mechanism: Mechanism) -> None:
     """The plan's noise multiplier must be that of the mechanism's noise."""
     check_event(mechanism)
     if plan is None or plan.noise == mechanism.noise_family:
@@ -415,17 +460,17 @@ def _check_sizes(mechanism: Mechanism, facts: PublicFacts) -> None:
 
 
 def _check_choice(
-    plan: PrivacyPlan | None,
+    plan: Plan | None,
     noise_multiplier: float | None,
     expected_batch_size: float | None,
 ) -> None:
     given = [noise_multiplier is not None, expected_batch_size is not None]
     if plan is not None:
-        if not isinstance(plan, PrivacyPlan):
+        if not isinstance(plan, Plan):
             raise TypeError(
-                f"plan is a {type(plan).__name__}; expected a PrivacyPlan. "
-                "Build one with tf_sparse_dp.PrivacyPlan(epsilon=..., "
-                "delta=..., sampling=...)."
+                f"plan is a {type(plan).__name__}; expected a PrivacyPlan or a "
+                "privacy filter. Build one with tf_sparse_dp.PrivacyPlan("
+                "epsilon=..., delta=..., sampling=...)."
             )
         if any(given):
             raise ValueError(

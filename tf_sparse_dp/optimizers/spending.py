@@ -7,13 +7,15 @@ an older checkpoint cannot lower what was spent here.
 
 from __future__ import annotations
 
-from concurrent import futures
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tf_sparse_dp.accounting.plan import PrivacyPlan
+from tf_sparse_dp.accounting.adaptive_plan import Plan
+from tf_sparse_dp.accounting.ledger import Ledger
 from tf_sparse_dp.errors import BudgetExhausted, PrivacyStateError
+from tf_sparse_dp.optimizers.payments import Payment
 
 _NO_PASS = -1  # Rows seen in the current pass when none was started.
 
@@ -30,13 +32,16 @@ class Spending:
     Args:
       plan: The plan that is kept; None enforces nothing.
       saved: The count that is saved with the model, an int64 variable.
+      payments: All of them have to pay for a step.
 
     Attributes:
       counts_passes: Whether a composition is a pass over the data.
     """
 
-    def __init__(self, plan: PrivacyPlan | None, saved: Any):
-        self._limit = None if plan is None else plan.num_compositions
+    def __init__(
+        self, plan: Plan | None, saved: Any, payments: Sequence[Payment]
+    ):
+        self._payments = payments
         self.counts_passes = (
             plan is not None and plan.sampling.composition_unit == "pass"
         )
@@ -44,6 +49,7 @@ class Spending:
         if plan is not None:
             sampling = plan.sampling
             self._num_examples = sampling.num_units * sampling.examples_per_unit
+        self._elsewhere = 0  # Compositions that other processes paid for.
         self._saved = saved
         self._seen = _counter("compositions_seen")
         self._rows = _counter("rows_in_pass", _NO_PASS)
@@ -54,15 +60,57 @@ class Spending:
         """Compositions spent."""
         return int(max(self._saved.numpy(), self._seen.numpy()))
 
+    def taken_here(self) -> int:
+        """Compositions that this process paid for."""
+        return self.count() - self._elsewhere
+
     def remaining(self) -> int | None:
         """Compositions left; None without a plan."""
-        if self._limit is None:
+        if not self._payments:
             return None
-        return max(0, self._limit - self.count())
+        count = self.count()
+        return min(payment.left(count) for payment in self._payments)
+
+    def reserve(self, need: int = 1, block: int = 1) -> None:
+        """Pays ahead for a `block`, if fewer than `need` are paid ahead."""
+        for payment in self._payments:
+            payment.reserve(self.count(), need, block)
+
+    def check(self) -> None:
+        """Says why the next composition would be refused, if it would be.
+
+        Raises:
+          BudgetExhausted: If nothing is left.
+          PrivacyStateError: If it was not paid ahead.
+        """
+        for payment in self._payments:
+            payment.check(self.count())
+
+    def settle(self) -> None:
+        """Gives back what was paid ahead and was not taken."""
+        for payment in self._payments:
+            payment.settle(self.count())
+
+    def can_go_on(self) -> bool:
+        """Whether there is anything left to pay with."""
+        count = self.count()
+        return all(payment.can_go_on(count) for payment in self._payments)
+
+    def end_pass(self) -> None:
+        """Lets no step be taken before the next pass is started."""
+        self._rows.assign(_NO_PASS)
+
+    def take_over(self, ledger: Ledger) -> None:
+        """Counts, and charges, what a loaded ledger says was released."""
+        self.raise_count(ledger.num_events)
+        for payment in self._payments:
+            payment.take_over(ledger)
 
     def raise_count(self, loaded: int = 0) -> None:
         """Takes over a loaded count unless more was spent here."""
-        count = max(self.count(), int(loaded))
+        before = self.count()
+        count = max(before, int(loaded))
+        self._elsewhere += count - before
         self._saved.assign(count)
         self._seen.assign(count)
 
@@ -74,9 +122,12 @@ class Spending:
         """
         if not self.counts_passes:
             return
-        if self.remaining() == 0:
-            raise BudgetExhausted(self._exhausted_message())
-        self.raise_count(self.count() + 1)
+        self.reserve()
+        self.check()
+        self.raise_count()
+        count = self.count() + 1
+        self._saved.assign(count)
+        self._seen.assign(count)
         self._rows.assign(0)
 
     def check_open(self) -> None:
@@ -84,7 +135,8 @@ class Spending:
 
         Raises:
           BudgetExhausted: If nothing is left of the plan.
-          PrivacyStateError: If the plan counts passes and none was started.
+          PrivacyStateError: If the plan counts passes and none was started,
+            or the step was not paid ahead.
         """
         with tf.init_scope():
             if self.counts_passes:
@@ -95,8 +147,8 @@ class Spending:
                         "optimizer.start_pass() before every pass in a loop "
                         "of your own."
                     )
-            elif self.remaining() == 0:
-                raise BudgetExhausted(self._exhausted_message())
+            else:
+                self.check()
 
     def decide(self, batch_size: tf.Tensor, consistent: tf.Tensor) -> tf.Tensor:
         """Whether the step may be taken, and counts it if so.
@@ -108,17 +160,18 @@ class Spending:
         count = tf.maximum(
             tf.cast(self._saved, tf.int64), tf.convert_to_tensor(self._seen)
         )
-        affordable = tf.constant(True)
         if self.counts_passes:
             after = count
-            affordable = count <= self._limit
             consistent &= self._rows >= 0
             consistent &= self._rows + rows <= self._num_examples
         else:
             after = count + 1
-            if self._limit is not None:
-                affordable = after <= self._limit
+        affordable = tf.constant(True)
+        for payment in self._payments:
+            affordable &= payment.affordable(after)
         taken = affordable & consistent
+        for payment in self._payments:
+            payment.pay(taken)
         one = tf.ones([], tf.int64)
         zero = tf.zeros([], tf.int64)
         after = tf.where(taken, after, count)
@@ -134,11 +187,12 @@ class Spending:
 
         Raises:
           BudgetExhausted: If the plan was spent.
-          PrivacyStateError: If a batch was not in order.
+          PrivacyStateError: If a batch was not in order, or a step was not
+            paid ahead.
         """
         broken, exhausted = self.forget_refusals()
         if exhausted:
-            raise BudgetExhausted(self._exhausted_message(exhausted))
+            raise self._not_paid(exhausted)
         if broken:
             raise PrivacyStateError(self._broken_message(broken))
 
@@ -149,14 +203,17 @@ class Spending:
         self._exhausted.assign(0)
         return refused
 
-    def _exhausted_message(self, steps: int = 0) -> str:
-        unit = "passes" if self.counts_passes else "steps"
-        refused = f"{steps} steps were refused: t" if steps else "T"
-        return (
-            f"{refused}he plan allows {self._limit} {unit}, and {self.count()} "
-            "are spent. The weights are those of the last step within the "
-            "plan. Add the PrivacyBudget callback to end training in time, or "
-            f"make a plan with more {unit} before you start."
+    def _not_paid(self, steps: int) -> BudgetExhausted | PrivacyStateError:
+        kind: Any = BudgetExhausted
+        reason = "What was paid ahead was spent."
+        try:
+            self.check()
+        except (BudgetExhausted, PrivacyStateError) as error:
+            kind, reason = type(error), str(error)
+        return kind(
+            f"{steps} steps were refused. {reason} The weights are those of "
+            "the last step that was paid. Add the PrivacyBudget callback to "
+            "end training in time."
         )
 
     def _broken_message(self, steps: int) -> str:
@@ -177,25 +234,6 @@ class Spending:
             "sampling.dataset(...) as it is, without batching it again. "
             + _RAGGED
         )
-
-
-class CheckpointedCount(tf.train.experimental.PythonState):
-    """The count as `tf.train.Checkpoint` sees it: restoring never lowers it.
-
-    A variable alone would take whatever an older checkpoint holds.
-    """
-
-    def __init__(self, spending: Spending):
-        self._spending = spending
-
-    def serialize(self) -> str:
-        # A SavedModel is written while a graph is built, where variables
-        # cannot be read; another thread is not building it.
-        with futures.ThreadPoolExecutor(1) as thread:
-            return str(thread.submit(self._spending.count).result())
-
-    def deserialize(self, string_value: str) -> None:
-        self._spending.raise_count(int(string_value))
 
 
 def _counter(name: str, value: int = 0) -> tf.Variable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar
@@ -10,6 +11,12 @@ import numpy as np
 import tensorflow as tf
 
 from tf_sparse_dp import mechanisms, sampling
+from tf_sparse_dp.accounting import filters
+from tf_sparse_dp.accounting.adaptive_plan import AdaptivePlan, Plan
+from tf_sparse_dp.accounting.events import Sampling
+from tf_sparse_dp.accounting.filters.interface import PrivacyFilter
+from tf_sparse_dp.accounting.ledger import Ledger
+from tf_sparse_dp.accounting.ledger_run import random_id
 from tf_sparse_dp.accounting.plan import PrivacyPlan
 from tf_sparse_dp.accounting.statement import (
     PrivacyStatement,
@@ -20,14 +27,24 @@ from tf_sparse_dp.gradients.effects import PRIVATE_UPDATE
 from tf_sparse_dp.gradients.memory import weights_of
 from tf_sparse_dp.gradients.separation import Gradient
 from tf_sparse_dp.mechanisms.interface import Mechanism
+from tf_sparse_dp.optimizers.accounts import (
+    adaptive_plan,
+    described,
+    header_of,
+    ledger_file,
+    payments_for,
+)
 from tf_sparse_dp.optimizers.core import PrivateStep
-from tf_sparse_dp.optimizers.spending import CheckpointedCount, Spending
+from tf_sparse_dp.optimizers.record import CheckpointedLedger, Events, Record
+from tf_sparse_dp.optimizers.spending import Spending
+from tf_sparse_dp.sampling.counts import whole_number
 
 FLOAT16_REFUSAL = (
     "The mixed_float16 policy scales the loss and skips steps depending on the "
     "raw gradients, which is not private. Use the policy 'mixed_bfloat16' or "
     "'float32'."
 )
+_LEDGER = "ledger"  # Where it is among saved variables.
 _ASSUMPTIONS = (
     "What enters the training step is one batch, row i of every tensor coming "
     "from example i alone; and every step sees a batch of its own.",
@@ -67,8 +84,9 @@ class PrivateWrapper:
 
     Args:
       inner_optimizer: An optimizer of the running `tf.keras`.
-      plan: The budget that is kept. None needs `noise_multiplier` and
-        `expected_batch_size`, and enforces nothing.
+      plan: The budget that is kept: a `PrivacyPlan`, or a privacy filter for
+        a run whose noise or length is not known beforehand. None needs
+        `noise_multiplier` and `expected_batch_size`, and enforces nothing.
       clip_norm: Largest L2 norm of one unit's gradient, over all variables:
         of the sum over up to `examples_per_unit` examples, so that a norm
         which suits single examples is small for units of many.
@@ -80,9 +98,15 @@ class PrivateWrapper:
         With a plan for Laplace noise it is `Projection` by coordinates, or
         `Laplace()`.
       noise_multiplier: Standard deviation of the noise over `clip_norm`, in
-        place of a plan. 0.0 is not private.
+        place of a plan. 0.0 is not private. With a filter, the noise to start
+        with; assign to `optimizer.noise_multiplier` to change it.
       expected_batch_size: What noisy sums are divided by, in place of a plan:
         the number of units in a batch, not of examples.
+      sampling: With a filter, how batches are drawn, and how many at most; a
+        plan has its own.
+      ledger: Path of a file that keeps what was spent, for all runs that share
+        a plan's budget, crashes included. Steps are paid ahead in it, which
+        the `PrivacyBudget` callback sees to; `reserve` does it elsewhere.
       examples_per_unit: How many consecutive examples of a batch are one
         privacy unit; 1 makes every example a unit. By default what the plan's
         sampling has, which it has to agree with. Batches consist of whole
@@ -126,12 +150,14 @@ class PrivateWrapper:
     def __init__(
         self,
         inner_optimizer: Any,
-        plan: PrivacyPlan | None = None,
+        plan: PrivacyPlan | PrivacyFilter | None = None,
         *,
         clip_norm: float = 1.0,
         mechanism: Mechanism | str = "auto",
         noise_multiplier: float | None = None,
         expected_batch_size: float | None = None,
+        sampling: Sampling | None = None,
+        ledger: str | os.PathLike[str] | None = None,
         examples_per_unit: int | None = None,
         loss_reduction: str = "mean",
         seed: int | None = None,
@@ -140,8 +166,17 @@ class PrivateWrapper:
         self._check_inner(inner_optimizer)
         super().__init__(name=name, **self._base_arguments)  # type: ignore[call-arg]
         self.inner_optimizer = inner_optimizer
-        self._private = PrivateStep(
-            plan,
+        account: Any = plan
+        if isinstance(plan, PrivacyFilter):
+            account = adaptive_plan(plan, sampling, noise_multiplier, mechanism)
+            noise_multiplier = None
+        elif sampling is not None:
+            raise ValueError(
+                "sampling was given without a filter. A plan has its own, and "
+                "without a plan nothing is said about batches: leave it out."
+            )
+        self._private = step = PrivateStep(
+            account,
             clip_norm=clip_norm,
             mechanism=mechanism,
             noise_multiplier=noise_multiplier,
@@ -153,8 +188,19 @@ class PrivateWrapper:
         self._compositions = self.add_variable(  # type: ignore[attr-defined]
             shape=(), dtype="int64", name="compositions"
         )
-        self._spending = Spending(plan, self._compositions)
-        self._checkpointed_count = CheckpointedCount(self._spending)
+        file = ledger_file(step, ledger)
+        run = random_id() if file is None else file.run
+        self._spending = Spending(
+            step.plan, self._compositions, payments_for(step, file, run)
+        )
+        self._record = Record(
+            header_of(step), self._spending.taken_here, self._last_events, run
+        )
+        if file is not None:
+            self._spending.take_over(file.ledger())
+        self._checkpointed_ledger = CheckpointedLedger(
+            lambda: self.ledger().to_json(), self._load_ledger
+        )
         self._lost_state = ""
         self._loaded: list[Any] | None = None
 
@@ -182,8 +228,8 @@ class PrivateWrapper:
     # What users ask.
 
     @property
-    def plan(self) -> PrivacyPlan | None:
-        """The plan that is kept."""
+    def plan(self) -> Plan | None:
+        """The plan that is kept; with a filter, that and its sampling."""
         return self._private.plan
 
     @property
@@ -193,8 +239,20 @@ class PrivateWrapper:
 
     @property
     def noise_multiplier(self) -> float:
-        """Standard deviation of the noise over `clip_norm`."""
-        return self._private.noise_multiplier
+        """Standard deviation of the noise over `clip_norm`, now.
+
+        Where a filter pays, it can be set between steps, by whatever is public
+        or was released already; between passes, if passes are counted.
+        """
+        return self._private.noise_multiplier_now
+
+    @noise_multiplier.setter
+    def noise_multiplier(self, noise_multiplier: float) -> None:
+        # What was taken, and what was paid ahead, was for other noise.
+        self._record.ledger()
+        self._spending.settle()
+        self._spending.end_pass()
+        self._private.change_noise(noise_multiplier)
 
     @property
     def loss_reduction(self) -> str:
@@ -233,6 +291,56 @@ class PrivateWrapper:
         self._check_state()
         self._spending.start_pass()
 
+    def reserve(self, steps: int) -> None:
+        """Sees to it that the next steps are paid ahead.
+
+        Needed where a ledger file, or a filter other than `RenyiFilter`, pays.
+        The `PrivacyBudget` callback does it; a training loop of your own does
+        it before so many steps.
+
+        Raises:
+          BudgetExhausted: If there is nothing left to pay with.
+        """
+        self._check_state()
+        steps = whole_number("steps", steps)
+        self._spending.reserve(steps, steps)
+        self._spending.check()
+
+    def pay_ahead(self, need: int, block: int) -> None:
+        """Pays for a block of steps if fewer than `need` are paid ahead."""
+        if not self._spending.counts_passes:
+            self._spending.reserve(need, block)
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether there is anything left to pay the next step or pass with."""
+        return self._spending.can_go_on()
+
+    @property
+    def budget_left(self) -> float | None:
+        """The part of the filter's budget that is left; None without one."""
+        plan = self._private.plan
+        if not isinstance(plan, AdaptivePlan):
+            return None
+        self._record.ledger()
+        return plan.filter.remaining()
+
+    def settle(self) -> None:
+        """Gives back what was paid ahead and was not taken.
+
+        What is not given back when a process ends stays spent. The
+        `PrivacyBudget` callback does it at the end of `fit`.
+        """
+        self._spending.settle()
+
+    def ledger(self) -> Ledger:
+        """Every release so far, of earlier runs that were loaded included."""
+        self._check_state()
+        return self._record.ledger()
+
+    def _last_events(self, number: int) -> Events:
+        return [(self._private.event(), number)]
+
     def privacy_statement(self) -> PrivacyStatement:
         """What is guaranteed of the training so far, in plain words.
 
@@ -246,7 +354,7 @@ class PrivateWrapper:
             plan=step.plan,
             mechanism=step.released_by,
             clip_norm=step.clip_norm,
-            noise_multiplier=step.noise_multiplier,
+            noise_multiplier=step.noise_multiplier_now,
             compositions=self._spending.count(),
             noise=step.mechanism.noise_family,
             fixed_sizes=step.fixed_sizes,
@@ -314,6 +422,16 @@ class PrivateWrapper:
         if self._lost_state:
             raise PrivacyStateError(self._lost_state)
 
+    def _load_ledger(self, text: str) -> None:
+        """Takes over a saved ledger; remembers if that is not possible."""
+        try:
+            ledger = Ledger.from_json(text)
+            self._spending.take_over(self._record.load(ledger))
+        except PrivacyStateError as error:
+            self._lost_state = str(error)  # Keras may catch what is raised.
+            raise
+        self._private.was_seeded |= ledger.was_seeded
+
     def _load(self, values: list[Any]) -> None:
         """Takes over saved variables; later, if they do not exist yet."""
         if not self.built and values and np.shape(values[0]) == ():
@@ -347,9 +465,21 @@ class PrivateWrapper:
         self._spending.raise_refusals()
         self._spending.raise_count()
         super().save_own_variables(store)  # type: ignore[misc]
+        store[_LEDGER] = np.frombuffer(
+            self.ledger().to_json().encode(), np.uint8
+        )
 
     def load_own_variables(self, store: Any) -> None:
-        self._load([store[str(i)] for i in range(len(store.keys()))])
+        names = set(store.keys())
+        if _LEDGER not in names:
+            self._lost_state = (
+                "The saved optimizer state has no ledger, so what was spent "
+                "is not known. Load a state that DPSparseOptimizer saved; for "
+                "weights alone, load the model with compile=False."
+            )
+            raise PrivacyStateError(self._lost_state)
+        self._load_ledger(bytes(np.asarray(store[_LEDGER])).decode())
+        self._load([store[str(i)] for i in range(len(names) - 1)])
 
     def set_weights(self, weights: list[Any]) -> None:
         self._load(list(weights))
@@ -387,7 +517,7 @@ class PrivateWrapper:
                 self.inner_optimizer
             ),
             "clip_norm": step.clip_norm,
-            "mechanism": _described(step.mechanism),
+            "mechanism": described(step.mechanism),
             "released_by": step.released_by,
             "examples_per_unit": step.examples_per_unit,
             "loss_reduction": step.loss_reduction,
@@ -395,17 +525,20 @@ class PrivateWrapper:
         if self._spending.count():
             # A SavedModel of tf-keras keeps the configuration but no variables
             # of the optimizer.
-            config["compositions"] = self._spending.count()
-        if step.was_seeded:
-            config["was_seeded"] = True
+            config["ledger"] = self.ledger().to_json()
         if step.declared_rules:
             config["declared_rules"] = sorted(step.declared_rules)
-        if step.plan is None:
+        plan = step.plan
+        if plan is None:
             config["noise_multiplier"] = step.noise_multiplier
             config["expected_batch_size"] = step.expected_batch_size
+            return config
+        config["sampling"] = described(plan.sampling)
+        if isinstance(plan, AdaptivePlan):
+            config["noise_multiplier"] = step.noise_multiplier_now
+            config["filter"] = described(plan.filter)
         else:
-            config["plan"] = step.plan.get_config()
-            config["sampling"] = _described(step.plan.sampling)
+            config["plan"] = plan.get_config()
         return config
 
     @classmethod
@@ -417,21 +550,23 @@ class PrivateWrapper:
             config["inner_optimizer"], custom_objects=custom_objects
         )
         config["mechanism"] = _made(config["mechanism"], mechanisms)
+        if "sampling" in config:
+            config["sampling"] = _made(config["sampling"], sampling)
         if "plan" in config:
             config["plan"] = PrivacyPlan.from_config(
-                config["plan"],
-                sampling=_made(config.pop("sampling"), sampling),
+                config["plan"], sampling=config.pop("sampling")
             )
-        spent = config.pop("compositions", 0)
+        elif "filter" in config:
+            config["plan"] = _made(config.pop("filter"), filters)
+        ledger = config.pop("ledger", None)
         released_by = config.pop("released_by", "")
-        was_seeded = config.pop("was_seeded", False)
         declared_rules = config.pop("declared_rules", ())
         optimizer = cls(**config)
         if released_by:
             optimizer._private.released_by = released_by
-        optimizer._private.was_seeded = was_seeded
         optimizer._private.declared_rules.update(declared_rules)
-        optimizer._spending.raise_count(spent)
+        if ledger is not None:
+            optimizer._load_ledger(ledger)
         return optimizer
 
 
@@ -458,14 +593,6 @@ def _check_strategy(strategy: tf.distribute.Strategy) -> None:
         f"The training step runs on {replicas}; only one replica is supported. "
         "Compile the model outside of the distribution strategy's scope."
     )
-
-
-def _described(thing: Any) -> dict[str, Any]:
-    return {
-        "class_name": type(thing).__name__,
-        "module": type(thing).__module__,
-        "config": thing.get_config(),
-    }
 
 
 def _made(description: dict[str, Any], module: Any) -> Any:

@@ -1,0 +1,178 @@
+"""Who pays for steps, before they are taken."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import dp_accounting
+import tensorflow as tf
+
+from tf_sparse_dp.accounting.ledger import Ledger
+from tf_sparse_dp.accounting.reservations import Reservation
+from tf_sparse_dp.errors import BudgetExhausted, PrivacyStateError
+
+_MANY = 10**9
+
+
+class Payment(Protocol):
+    """Pays for steps, or passes: number 1, number 2, and so on."""
+
+    def affordable(self, number: tf.Tensor) -> tf.Tensor:
+        """Within a traced step: whether step `number` may be taken."""
+
+    def pay(self, taken: tf.Tensor) -> None:
+        """Within a traced step: charges it if it is taken."""
+
+    def left(self, count: int) -> int:
+        """How many more can be paid after `count` of them."""
+
+    def can_go_on(self, count: int) -> bool:
+        """Whether there is anything left to pay with."""
+
+    def check(self, count: int) -> None:
+        """Says why the step after `count` of them would not be taken.
+
+        Raises:
+          BudgetExhausted: There is nothing left to pay with.
+          PrivacyStateError: It was not paid ahead.
+        """
+
+    def reserve(self, count: int, need: int, block: int) -> None:
+        """Pays ahead for a `block`, if fewer than `need` are paid ahead."""
+
+    def settle(self, count: int) -> None:
+        """Gives back what was paid ahead and was not taken."""
+
+    def take_over(self, ledger: Ledger) -> None:
+        """Charges what was released by other processes, all that there is."""
+
+
+class PlanPayment:
+    """A plan pays for a number of steps that is known beforehand."""
+
+    def __init__(self, limit: int, unit: str):
+        self._limit = limit
+        self._units = {"step": "steps", "pass": "passes"}[unit]
+
+    def affordable(self, number: tf.Tensor) -> tf.Tensor:
+        return number <= self._limit
+
+    def pay(self, taken: tf.Tensor) -> None:
+        pass
+
+    def left(self, count: int) -> int:
+        return max(0, self._limit - count)
+
+    def can_go_on(self, count: int) -> bool:
+        return count < self._limit
+
+    def check(self, count: int) -> None:
+        if count >= self._limit:
+            raise BudgetExhausted(
+                f"The plan allows {self._limit} {self._units}, and {count} are "
+                f"spent. Make a plan with more {self._units} before you start."
+            )
+
+    def reserve(self, count: int, need: int, block: int) -> None:
+        pass
+
+    def settle(self, count: int) -> None:
+        pass
+
+    def take_over(self, ledger: Ledger) -> None:
+        pass
+
+
+class BlockPayment:
+    """Blocks of steps are paid ahead, out of a filter or a ledger file.
+
+    What pays is asked once for a block, not in every step, and has a durable
+    record of the block, if it is a file, before the first of its steps. A
+    process that dies has paid for its last block in full.
+
+    Args:
+      source: A `Budget` that also has `affordable` and `compose`, and
+        `events_of` if it is a file.
+      event: Gives what the next step costs.
+      run: The id of this run.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        event: Callable[[], dp_accounting.DpEvent],
+        run: str,
+    ):
+        self._source = source
+        self._event = event
+        self._charged = {run: math.inf}  # Runs, and how much of them is.
+        self._open: Reservation | None = None
+        self._begin = 0  # What was taken before the open reservation.
+        with tf.init_scope():
+            self._paid = tf.Variable(
+                0, dtype=tf.int64, trainable=False, name="paid_ahead"
+            )
+
+    def affordable(self, number: tf.Tensor) -> tf.Tensor:
+        return number <= self._paid
+
+    def pay(self, taken: tf.Tensor) -> None:
+        pass
+
+    def left(self, count: int) -> int:
+        ahead = self._paid_ahead(count)
+        return ahead + self._source.affordable(self._event(), _MANY)
+
+    def can_go_on(self, count: int) -> bool:
+        ahead = self._paid_ahead(count)
+        return ahead > 0 or self._source.affordable(self._event(), 1) > 0
+
+    def check(self, count: int) -> None:
+        if self._paid_ahead(count):
+            return
+        if self.can_go_on(count):
+            raise PrivacyStateError(
+                "The next step was not paid ahead. Add the PrivacyBudget "
+                "callback, which does that, or call optimizer.reserve(steps) "
+                "before so many steps in a loop of your own."
+            )
+        raise BudgetExhausted(
+            f"{self._source!r} pays for no further step; {count} are spent."
+        )
+
+    def reserve(self, count: int, need: int, block: int) -> None:
+        ahead = self._paid_ahead(count)
+        if ahead >= need:
+            return
+        with contextlib.suppress(BudgetExhausted):
+            # What is left of an earlier block is going to be taken first.
+            self._open = self._source.reserve(
+                self._event(), max(need, block) - ahead, at_least=1
+            )
+            self._begin = count + ahead
+            self._paid.assign(self._begin + self._open.count)
+
+    def settle(self, count: int) -> None:
+        if self._open is not None:
+            self._source.settle(self._open, max(0, count - self._begin))
+            self._open = None
+        self._paid.assign(count)
+
+    def take_over(self, ledger: Ledger) -> None:
+        for run in ledger.runs:
+            known = self._charged.get(run.id, 0)
+            if hasattr(self._source, "events_of"):
+                known = max(known, self._source.events_of(run.id))
+            self._charged[run.id] = max(known, run.num_events)
+            for entry in run.entries:
+                covered = min(entry.count, known)
+                known -= covered
+                if covered < entry.count:
+                    missing = entry.count - int(covered)
+                    self._source.compose(entry.event, missing)
+
+    def _paid_ahead(self, count: int) -> int:
+        return max(0, int(self._paid.numpy()) - count)
