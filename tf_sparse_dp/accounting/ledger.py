@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import hmac
+import math
 import os
 import threading
 from collections.abc import Iterable, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 
 import dp_accounting
 
+from tf_sparse_dp.accounting.composition import composed_epsilon
 from tf_sparse_dp.accounting.dp_events import ApproxDpEvent
 from tf_sparse_dp.accounting.event_json import canonical_json, parsed_json
 from tf_sparse_dp.accounting.ledger_header import LedgerHeader
@@ -174,7 +176,7 @@ class Ledger:
         """
         pairs = {(run.origin, run.header.spent_before) for run in self.runs}
         epsilons, deltas = zip(*(pair for _, pair in pairs), strict=True)
-        return sum(epsilons), sum(deltas)
+        return _sum_up(epsilons), _sum_up(deltas)
 
     @property
     def digest(self) -> str:
@@ -302,6 +304,36 @@ class Ledger:
             )
         return ledger
 
+    def get_epsilon(self, delta: float) -> float:
+        """Epsilon at delta of everything, what was spent before included.
+
+        Failures of events are charged to delta, as in `PrivacyPlan`; for the
+        ledger of a plan it is what `epsilon_spent` finds, before that is cut
+        to the epsilon that was asked for. It holds if the events and their
+        number were fixed beforehand. A run that chose or stopped by what it
+        released claims the budget of its filter instead.
+
+        Args:
+          delta: In all, what was spent before included.
+
+        Raises:
+          UnsupportedEventError: The cost of an event is not known.
+        """
+        epsilon_before, delta_before = self.spent_before
+        left = delta
+        if delta_before:
+            left = math.nextafter(delta - delta_before, -math.inf)
+        if left < 0:
+            return math.inf
+        epsilon = composed_epsilon(
+            self.entries,
+            delta=left,
+            neighboring_relation=self.header.neighboring_relation,
+        )
+        if not epsilon_before:
+            return epsilon
+        return math.nextafter(epsilon_before + epsilon, math.inf)
+
     def replay(self, accountant: Any) -> Any:
         """Composes everything into an accountant or filter, and returns it.
 
@@ -354,6 +386,12 @@ class Ledger:
 
 def _digest_of(runs: Sequence[Run]) -> str:
     return chained("", [run.digest() for run in runs])
+
+
+def _sum_up(values: Sequence[float]) -> float:
+    total = math.fsum(values)
+    several = sum(map(bool, values)) > 1
+    return math.nextafter(total, math.inf) if several else total
 
 
 def _mac(key: bytes, digest: str) -> str:

@@ -198,19 +198,23 @@ class LedgerFile:
             Nothing was reserved.
         """
         most, least = wanted(count, at_least)
-        record = event_to_json(event)
         with self._held(), self._file.locked(to_write=True) as file:
-            number = self._allowed(event, most)
-            if number < least:
-                raise BudgetExhausted(
-                    f"{self.path} does not allow {least} more of {event!r}: "
-                    f"{self._num_events} events are charged, and there is "
-                    f"room for {number}. Nothing was reserved; nothing may be "
-                    "released."
-                )
+            name, number = self._charge_allowed(
+                file, event, most, least, "reserve"
+            )
             reservation = Reservation(event, number)
-            self._own[reservation] = self._charge(file, record, number)
+            self._own[reservation] = name
             return reservation
+
+    def spend(self, event: dp_accounting.DpEvent, count: int = 1) -> None:
+        """Charges events for good, before they are released.
+
+        Raises:
+          BudgetExhausted, PrivacyStateError: As `reserve`.
+        """
+        most, least = wanted(count, None)
+        with self._held(), self._file.locked(to_write=True) as file:
+            self._charge_allowed(file, event, most, least, "spend")
 
     def settle(self, reservation: Reservation, used: int) -> None:
         """Gives back what was not used of a reservation, once.
@@ -251,9 +255,9 @@ class LedgerFile:
 
     def compose(self, event: dp_accounting.DpEvent, count: int = 1) -> None:
         """Charges what was released, whether the limit allows it or not."""
-        record = event_to_json(event)
+        count, _ = wanted(count, None)
         with self._held(), self._file.locked(to_write=True) as file:
-            self._charge(file, record, checked_count(count))
+            self._charge(file, event, count, "spend")
 
     def ledger(self) -> Ledger:
         """All that is charged, of each process as a run of its own.
@@ -291,18 +295,38 @@ class LedgerFile:
             most = min(most, self._affordable(event, most))
         return most
 
-    def _charge(self, file: int, event: dict[str, Any], count: int) -> str:
+    def _charge_allowed(
+        self,
+        file: int,
+        event: dp_accounting.DpEvent,
+        most: int,
+        least: int,
+        kind: str,
+    ) -> tuple[str, int]:
+        number = self._allowed(event, most)
+        if number < least:
+            raise BudgetExhausted(
+                f"{self.path} does not allow {least} more of {event!r}: "
+                f"{self._num_events} events are charged, and there is room for "
+                f"{number}. Nothing was reserved; nothing may be released."
+            )
+        return self._charge(file, event, number, kind), number
+
+    def _charge(
+        self, file: int, event: dp_accounting.DpEvent, count: int, kind: str
+    ) -> str:
+        record = event_to_json(event)
         # What cannot be read back would make the file useless.
-        event_from_json(parsed_json(canonical_json(event)))
+        event_from_json(parsed_json(canonical_json(record)))
         name = random_id()
-        record = {
-            "kind": "reserve",
+        line = {
+            "kind": kind,
             "id": name,
             "run": self._run,
-            "event": event,
+            "event": record,
             "count": count,
         }
-        self._file.append(file, record)
+        self._file.append(file, line)
         return name
 
     def _take_in(self, record: dict[str, Any]) -> None:
@@ -316,13 +340,14 @@ class LedgerFile:
                 )
             self._check_header(record)
             self._id = record["id"]
-        elif kind == "reserve":
+        elif kind in ("reserve", "spend"):
             event = event_from_json(record["event"])
             count = whole_number(record["count"])
             name = record["id"]
             if name in self._charges:
                 raise ValueError(f"{name} is reserved twice")
-            charge = Charge(name, record["run"], event, count)
+            settled = kind == "spend"
+            charge = Charge(name, record["run"], event, count, settled)
             self._charges[name] = charge
             self._num_events += count
             self.history.append(dataclasses.replace(charge))

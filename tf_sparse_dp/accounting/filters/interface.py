@@ -7,13 +7,16 @@ import dataclasses
 import math
 import os
 import threading
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import dp_accounting
 from dp_accounting import privacy_accountant
 
 from tf_sparse_dp.accounting.reservations import Reservation, wanted
 from tf_sparse_dp.errors import BudgetExhausted, PrivacyStateError
+
+if TYPE_CHECKING:
+    from tf_sparse_dp.accounting.filters.children import ChildFilter
 
 _INTERRUPTED = -1  # Is no process.
 ADD_OR_REMOVE_ONE = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -65,6 +68,7 @@ class PrivacyFilter(dp_accounting.PrivacyAccountant):
         self._process = os.getpid()
         self._charges: list[_Charge] = []
         self._reserved: dict[Reservation, _Charge] = {}
+        self._children: dict[str, ChildFilter] = {}
 
     @property
     def epsilon(self) -> float:
@@ -209,8 +213,13 @@ class PrivacyFilter(dp_accounting.PrivacyAccountant):
                         f"{self.remaining():.3g} of it is left. Nothing was "
                         "spent; nothing may be released."
                     )
-            reservation = Reservation(event, number)
-            self._reserved[reservation] = self._charge(event, number, True)
+            return self._hold(event, number)
+
+    def _hold(self, event: dp_accounting.DpEvent, count: int) -> Reservation:
+        """A reservation, whether the budget pays for it or not."""
+        with self._lock:
+            reservation = Reservation(event, count)
+            self._reserved[reservation] = self._charge(event, count, True)
             return reservation
 
     def settle(self, reservation: Reservation, used: int) -> None:
@@ -228,13 +237,18 @@ class PrivacyFilter(dp_accounting.PrivacyAccountant):
         with self._lock:
             self._check_reserved(reservation)
             used = reservation.check_used(used)
-            charge = self._reserved.pop(reservation)
-            charge.held = False
-            if used < charge.count:
-                charge.count = used
+            if self._release(reservation, used):
                 self._replay()
-            else:
-                self._charges[-2:] = _joined(self._charges[-2:])
+
+    def _release(self, reservation: Reservation, used: int) -> bool:
+        """Ends a reservation; whether charges must be composed anew."""
+        charge = self._reserved.pop(reservation)
+        charge.held = False
+        if used < charge.count:
+            charge.count = used
+            return True
+        self._charges[-2:] = _joined(self._charges[-2:])
+        return False
 
     def _check_reserved(self, reservation: Reservation) -> None:
         if reservation not in self._reserved:
@@ -243,6 +257,57 @@ class PrivacyFilter(dp_accounting.PrivacyAccountant):
                 "settled already. Settle every reservation once, with the "
                 "budget that it is from."
             )
+
+    def child(
+        self, name: str, *, cap: PrivacyFilter | None = None
+    ) -> ChildFilter:
+        """A part of this budget for one of several models or runs.
+
+        What a child spends is spent here, at once; what all children and the
+        filter itself spend together is within the budget.
+
+        Args:
+          name: Of the model or run; no two children may share one.
+          cap: A new filter of its own, whose budget the child keeps to as
+            well: what the child releases by itself is within that.
+
+        Raises:
+          ValueError: The name is taken, or the cap is not for this.
+
+        Example:
+          >>> from tf_sparse_dp.accounting.filters import ZcdpFilter
+          >>> budget = ZcdpFilter(epsilon=3.0, delta=1e-6)
+          >>> noisy = dp_accounting.GaussianDpEvent(20.0)
+          >>> first = budget.child("first").spend(noisy, 100)
+          >>> budget.child("second").affordable(noisy, 100)
+          48
+          >>> first.entries
+          [(GaussianDpEvent(noise_multiplier=20.0), 100)]
+        """
+        # It is a filter itself, hence made of this class.
+        from tf_sparse_dp.accounting.filters.children import ChildFilter
+
+        with self._lock:
+            if not isinstance(name, str) or name in self._children:
+                raise ValueError(
+                    f"name is {name!r}, expected a text other than those of "
+                    f"the children that there are: {sorted(self._children)}."
+                )
+            child = ChildFilter(name, self, cap)
+            self._children[name] = child
+            return child
+
+    @property
+    def children(self) -> dict[str, ChildFilter]:
+        """The children by name; a copy."""
+        with self._lock:
+            return dict(self._children)
+
+    def _start_over(self) -> None:
+        """Forgets everything, for who has it in a file."""
+        self._lock = threading.RLock()
+        self._charges, self._reserved = [], {}
+        self._replay()
 
     def _replay(self) -> None:
         """Composes all charges anew: differences of sums would be rounded."""
