@@ -288,7 +288,7 @@ def test_spent_before_counts_once_for_each_training():
     resumed.append(STEP)
     assert resumed.spent_before == (0.5, 1e-8)
     other = Ledger(header(spent_before=(0.5, 1e-8)), [(STEP, 1)])
-    assert resumed.merge(other).spent_before == (1.0, 2e-8)
+    assert resumed.merge(other).spent_before == pytest.approx((1.0, 2e-8))
 
 
 def test_replays_into_accountants():

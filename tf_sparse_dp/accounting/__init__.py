@@ -14,8 +14,12 @@ from tf_sparse_dp.accounting.filters import (
     PldFilter,
     PrivacyFilter,
     RenyiFilter,
+    SharedBudget,
     ZcdpFilter,
 )
+from tf_sparse_dp.accounting.ledger import Ledger
+from tf_sparse_dp.accounting.ledger_file import LedgerFile
+from tf_sparse_dp.accounting.ledger_header import LedgerHeader
 from tf_sparse_dp.accounting.plan import PrivacyPlan
 from tf_sparse_dp.accounting.statement import (
     PrivacyStatement,
@@ -26,6 +30,9 @@ __all__ = [
     "ApproxDPFilter",
     "ApproxDpEvent",
     "FailingDpEvent",
+    "Ledger",
+    "LedgerFile",
+    "LedgerHeader",
     "PldFilter",
     "PrivacyFilter",
     "PrivacyPlan",
@@ -33,6 +40,7 @@ __all__ = [
     "PublicMixtureDpEvent",
     "RenyiFilter",
     "Sampling",
+    "SharedBudget",
     "ZcdpFilter",
     "privacy_statement",
 ]
