@@ -62,26 +62,25 @@ class UnknownCost(Exception):
 class Cost:
     """What an event costs; see the top of this file."""
 
-    sizes: Array
+    sizes: tuple[float, ...]
     delta: float = 0.0
     failure: float = 0.0
 
 
-def added(first: Any, second: Any) -> Any:
+def added(first: float, second: float) -> float:
     """The sum of numbers of at least 0, rounded up; exact if one is 0."""
-    total = first + second
-    exact = (np.equal(first, 0)) | (np.equal(second, 0))
-    return np.where(exact, total, np.nextafter(total, np.inf))
+    if first == 0 or second == 0:
+        return first + second
+    return math.nextafter(first + second, math.inf)
 
 
-def times(first: Any, second: Any) -> Any:
-    """The product of numbers of at least 0, rounded up; 0 if one is 0."""
-    zero = (np.equal(first, 0)) | (np.equal(second, 0))
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        product = np.multiply(first, second)
-    exact = zero | (np.equal(first, 1)) | (np.equal(second, 1))
-    rounded = np.where(exact, product, np.nextafter(product, np.inf))
-    return np.where(zero, 0.0, rounded)
+def times(first: float, second: float) -> float:
+    """The product of numbers of at least 0, rounded up; exact with 0 and 1."""
+    if first == 0 or second == 0:
+        return 0.0
+    if first == 1 or second == 1:
+        return float(first * second)
+    return math.nextafter(first * second, math.inf)
 
 
 def checked_number(
@@ -198,7 +197,7 @@ def _inside(
     kind = type(event)
     if kind is FailingDpEvent:
         inner, failure = _inside(event.event)
-        return inner, float(added(failure, event.failure_probability))
+        return inner, added(failure, event.failure_probability)
     if kind in (
         dp_accounting.ComposedDpEvent,
         dp_accounting.SelfComposedDpEvent,
@@ -214,16 +213,16 @@ def _precision(event: dp_accounting.DpEvent) -> tuple[float, float]:
     if kind is dp_accounting.ComposedDpEvent:
         parts = [_precision(part) for part in event.events]
         return (
-            float(functools.reduce(added, (p for p, _ in parts), 0.0)),
-            float(functools.reduce(added, (f for _, f in parts), 0.0)),
+            functools.reduce(added, (p for p, _ in parts), 0.0),
+            functools.reduce(added, (f for _, f in parts), 0.0),
         )
     if kind is dp_accounting.SelfComposedDpEvent:
         count = checked_count(event, "count", 1)
         precision, failure = _precision(event.event)
-        return float(times(count, precision)), float(times(count, failure))
+        return times(count, precision), times(count, failure)
     if kind is FailingDpEvent:
         precision, failure = _precision(event.event)
-        return precision, float(added(failure, event.failure_probability))
+        return precision, added(failure, event.failure_probability)
     if kind is dp_accounting.NoOpDpEvent:
         return 0.0, 0.0
     if kind is dp_accounting.GaussianDpEvent:
@@ -279,7 +278,7 @@ class Prices(abc.ABC):
         return self._remembered(event)
 
     def _flat(self, size: float, delta: float = 0.0) -> Cost:
-        return Cost(np.full(self._length, size), delta)
+        return Cost((size,) * self._length, delta)
 
     def _cost(self, event: dp_accounting.DpEvent) -> Cost:
         kind = type(event)
@@ -297,7 +296,7 @@ class Prices(abc.ABC):
             return sum_of(self._flat(0.0), self.cost(event.event), count)
         if kind is FailingDpEvent:
             inner = self.cost(event.event)
-            failure = float(added(inner.failure, event.failure_probability))
+            failure = added(inner.failure, event.failure_probability)
             return dataclasses.replace(inner, failure=failure)
         if kind is PublicMixtureDpEvent:
             return self._mixture(event)
@@ -317,21 +316,25 @@ class Prices(abc.ABC):
         weights = np.asarray([event.probabilities[i] for i in drawn])
         weights = weights / math.fsum(weights) * (1 + 4 * ULP)
         delta = failure = 0.0
-        for weight, i in zip(weights, drawn, strict=True):
-            delta = float(added(delta, times(weight, parts[i].delta)))
-            failure = float(added(failure, times(weight, parts[i].failure)))
-        sizes = np.stack([parts[i].sizes for i in drawn])
+        for weight, i in zip(weights.tolist(), drawn, strict=True):
+            delta = added(delta, times(weight, parts[i].delta))
+            failure = added(failure, times(weight, parts[i].failure))
+        sizes = np.asarray([parts[i].sizes for i in drawn])
         infinite = np.any(np.isinf(sizes), axis=0)
         mixed = self._mixed(weights, np.where(infinite, 0.0, sizes))
-        return Cost(np.where(infinite, np.inf, mixed), delta, failure)
+        mixed = np.where(infinite, np.inf, mixed)
+        return Cost(tuple(mixed.tolist()), delta, failure)
 
 
 def sum_of(total: Cost, cost: Cost, count: int) -> Cost:
     """`total` and `count` times `cost`."""
     return Cost(
-        added(total.sizes, times(count, cost.sizes)),
-        float(added(total.delta, times(count, cost.delta))),
-        float(added(total.failure, times(count, cost.failure))),
+        tuple(
+            added(before, times(count, size))
+            for before, size in zip(total.sizes, cost.sizes, strict=True)
+        ),
+        added(total.delta, times(count, cost.delta)),
+        added(total.failure, times(count, cost.failure)),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 from dp_accounting import dp_event
 
 from tf_sparse_dp.accounting.costs import (
+    SUMS,
     Cost,
     Prices,
     Sample,
@@ -74,15 +76,12 @@ class RenyiPrices(Prices):
         super().__init__(neighboring_relation, len(orders))
         self._orders = tuple(int(order) for order in orders)
 
-    def _divergence(self, excess: Array) -> Array:
-        return divergence(excess, self._orders)
+    def _divergences(self, excess: Array) -> tuple[float, ...]:
+        return tuple(divergence(excess, self._orders).tolist())
 
     def _release(self, event: dp_accounting.DpEvent) -> Cost:
         kind = type(event)
-        if kind in (
-            dp_accounting.GaussianDpEvent,
-            dp_accounting.LaplaceDpEvent,
-        ):
+        if kind in SUMS:
             replace = self._relation is _Relation.REPLACE_ONE
             return self._noisy(event, 1.0, 2.0 if replace else 1.0)
         if kind is ApproxDpEvent:
@@ -95,7 +94,9 @@ class RenyiPrices(Prices):
         if kind is _ZCDpEvent:
             rho = checked_number(event, "rho")
             xi = checked_number(event, "xi")
-            return Cost(added(xi, times(np.asarray(self._orders), rho)))
+            return Cost(
+                tuple(added(xi, times(order, rho)) for order in self._orders)
+            )
         raise UnknownCost(event, "its Rényi divergence is not known here.")
 
     def _noisy(
@@ -109,15 +110,15 @@ class RenyiPrices(Prices):
         excess = formula(probability, noise / change, self._orders)
         if change == 2 and probability < 1:  # Both halves of the proof above.
             excess = excess + math.log(2) * (1 + 4 * ULP)
-        return Cost(self._divergence(excess))
+        return Cost(self._divergences(excess))
 
     def _approximate(self, event: ApproxDpEvent, probability: float) -> Cost:
         epsilon = amplified(event.epsilon, probability)
         if math.isinf(epsilon):
             return self._flat(math.inf)
         return Cost(
-            self._divergence(pure_excess(epsilon, self._orders)),
-            float(times(event.delta, probability)),
+            self._divergences(pure_excess(epsilon, self._orders)),
+            times(event.delta, probability),
         )
 
     def _sampled(self, sample: Sample) -> Cost:
@@ -142,22 +143,32 @@ class RenyiPrices(Prices):
             raise UnknownCost(event, f"mean is {mean}, expected at least 1.")
         # The bound looks for the best of all orders, not only of ours.
         orders = sorted({*self._orders, *range(2, 64), 128, 256, 512})
-        run = RenyiPrices(orders, self._relation).cost(event.event)
+        run = renyi_prices(tuple(orders), self._relation).cost(event.event)
         if run.delta > 0:
             raise UnknownCost(
                 event.event, "it has a delta, which is not proven to repeat."
             )
         if np.any(np.isinf(run.sizes)):
             return self._flat(math.inf)
-        known = _KnownDpEvent(tuple(run.sizes))
+        known = _KnownDpEvent(run.sizes)
         repeated = dp_event.RepeatAndSelectDpEvent(known, mean, shape)
         accountant = _KnownAccountant(orders, self._relation).compose(repeated)
         places = np.searchsorted(orders, self._orders)
         sizes = accountant.rdp[places] * (1 + 1e-12)
-        return Cost(sizes, 0.0, float(times(mean, run.failure)))
+        return Cost(tuple(sizes.tolist()), 0.0, times(mean, run.failure))
 
     def _mixed(self, weights: Array, sizes: Array) -> Array:
-        return self._divergence(mixed_excess(weights, sizes, self._orders))
+        excess = mixed_excess(weights, sizes, self._orders)
+        return divergence(excess, self._orders)
+
+
+@functools.lru_cache(maxsize=32)
+def renyi_prices(
+    orders: tuple[int, ...],
+    neighboring_relation: dp_accounting.NeighboringRelation,
+) -> RenyiPrices:
+    """`RenyiPrices`, which remember what they were asked before."""
+    return RenyiPrices(orders, neighboring_relation)
 
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)

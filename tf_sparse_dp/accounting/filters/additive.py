@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
+import operator
 from typing import Any, TypeVar
 
 import dp_accounting
@@ -56,14 +57,14 @@ class AdditiveFilter(PrivacyFilter):
         delta: float,
         event_delta: float,
         prices: Prices,
-        budgets: Array,
+        budgets: tuple[float, ...],
         neighboring_relation: dp_accounting.NeighboringRelation,
     ):
         super().__init__(epsilon, delta, neighboring_relation)
         self._event_delta = event_delta
         self._prices = prices
-        self._budgets = np.array(budgets, np.float64)
-        self._spent = self._raised = Cost(np.zeros(len(self._budgets)))
+        self._budgets = budgets
+        self._spent = self._raised = Cost((0.0,) * len(budgets))
 
     @abc.abstractmethod
     def _epsilon_at(self, delta: float) -> float:
@@ -76,13 +77,13 @@ class AdditiveFilter(PrivacyFilter):
 
     @property
     def budgets(self) -> Array:
-        """What `spent` may grow to, in at least one place; a copy."""
-        return self._budgets.copy()
+        """What `spent` may grow to, in at least one place."""
+        return np.asarray(self._budgets)
 
     @property
     def spent(self) -> Array:
-        """The sums of what was composed; a copy."""
-        return self._spent.sizes.copy()
+        """The sums of what was composed."""
+        return np.asarray(self._spent.sizes)
 
     def cost(self, event: dp_accounting.DpEvent) -> tuple[Array, float]:
         """What an event adds to `spent`, and what it takes of `event_delta`.
@@ -92,19 +93,17 @@ class AdditiveFilter(PrivacyFilter):
         """
         self._check_supported(event)
         cost = self._prices.cost(event)
-        return cost.sizes.copy(), charge_of(cost, self._epsilon)
+        return np.asarray(cost.sizes), charge_of(cost, self._epsilon)
 
     def remaining(self) -> float:
         spent = self._spent
-        within = np.flatnonzero(spent.sizes <= self._budgets)
-        if not len(within):
-            return 0.0
-        shares = spent.sizes[within] / self._budgets[within]
-        left = 1 - float(np.min(np.nan_to_num(shares)))
+        left = max(
+            1 - size / budget if size < budget else 0.0
+            for size, budget in zip(spent.sizes, self._budgets, strict=True)
+        )
         charge = charge_of(spent, self._epsilon)
         if charge > 0:
-            share = min(1.0, charge / self._event_delta)
-            left = min(left, 1 - share)
+            left = min(left, 1 - min(1.0, charge / self._event_delta))
         return left
 
     def get_epsilon(self, target_delta: float) -> float:
@@ -113,9 +112,9 @@ class AdditiveFilter(PrivacyFilter):
         After spending that adapted, claim the filter's budget, not this.
         """
         spent = self._spent
-        if np.all(np.isinf(spent.sizes)):
+        if all(map(math.isinf, spent.sizes)):
             return math.inf
-        free = not (np.any(spent.sizes) or spent.delta or spent.failure)
+        free = not (any(spent.sizes) or spent.delta or spent.failure)
         if free or target_delta >= 1:
             return 0.0
         epsilon = 0.0
@@ -126,7 +125,7 @@ class AdditiveFilter(PrivacyFilter):
             left -= 2 * ULP * target_delta
             if left <= 0:
                 break
-            needed = self._epsilon_at(left) if np.any(spent.sizes) else 0.0
+            needed = self._epsilon_at(left) if any(spent.sizes) else 0.0
             if needed <= epsilon:
                 return epsilon
             epsilon = needed * (1 + 1e-9) if spent.failure else needed
@@ -149,7 +148,7 @@ class AdditiveFilter(PrivacyFilter):
         """What was spent, in plain values; reservations count as spent."""
         spent = self._spent
         return {
-            "spent": spent.sizes.tolist(),
+            "spent": list(spent.sizes),
             "delta": spent.delta,
             "failure": spent.failure,
         }
@@ -181,7 +180,7 @@ class AdditiveFilter(PrivacyFilter):
         """
         sizes = np.array(spent, np.float64)
         numbers = np.concatenate([sizes.ravel(), [delta, failure]])
-        if sizes.shape != self._budgets.shape or not np.all(numbers >= 0):
+        if sizes.shape != (len(self._budgets),) or not np.all(numbers >= 0):
             raise ValueError(
                 f"spent is {spent!r}, delta {delta!r} and failure {failure!r}, "
                 f"expected {len(self._budgets)} numbers of at least 0, and two "
@@ -195,9 +194,9 @@ class AdditiveFilter(PrivacyFilter):
                     settled = sum_of(settled, price, charge.count)
             now = self._spent
             more = Cost(
-                _missing(now.sizes, settled.sizes, sizes),
-                float(_missing(now.delta, settled.delta, delta)),
-                float(_missing(now.failure, settled.failure, failure)),
+                tuple(map(_missing, now.sizes, settled.sizes, sizes.tolist())),
+                _missing(now.delta, settled.delta, float(delta)),
+                _missing(now.failure, settled.failure, float(failure)),
             )
             self._raised = sum_of(self._raised, more, 1)
             self._spent = sum_of(now, more, 1)
@@ -219,8 +218,8 @@ class AdditiveFilter(PrivacyFilter):
     def _fits(self, event: dp_accounting.DpEvent, count: int) -> bool:
         after = self._after(event, count)
         charge = charge_of(after, self._epsilon)
-        within = np.any(after.sizes <= self._budgets)
-        return bool(within and charge <= self._event_delta)
+        within = any(map(operator.le, after.sizes, self._budgets))
+        return within and charge <= self._event_delta
 
     def _after(self, event: dp_accounting.DpEvent, count: int) -> Cost:
         if not isinstance(count, int) or not 0 <= count <= MOST_COUNT:
@@ -235,12 +234,12 @@ def charge_of(cost: Cost, epsilon: float) -> float:
     price = math.inf
     if epsilon < 700:
         price = (1 + math.exp(epsilon)) * (1 + 4 * ULP)
-    return float(added(cost.delta, times(price, cost.failure)))
+    return added(cost.delta, times(price, cost.failure))
 
 
-def _missing(now: Any, settled: Any, wanted: Any) -> Any:
+def _missing(now: float, settled: float, wanted: float) -> float:
     """What has to be added, for good, if less than `wanted` is spent."""
-    with np.errstate(invalid="ignore"):
-        gap = np.where(np.equal(settled, 0), wanted, wanted - settled)
-        gap = np.where(np.equal(settled, 0), gap, np.nextafter(gap, np.inf))
-    return np.where(np.greater(wanted, now), gap, 0.0)
+    if wanted <= now:
+        return 0.0
+    gap = wanted - settled
+    return gap if settled == 0 else math.nextafter(gap, math.inf)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import dp_accounting
@@ -65,13 +66,19 @@ class ApproximatePrices(Prices):
                 "ApproxDpEvent.of(event, delta).",
             )
         epsilon = amplified(epsilon, probability)
-        squared = float(times(epsilon, epsilon))
-        delta = float(times(delta, probability))
-        return Cost(np.full(1, squared), delta, failure)
+        squared = times(epsilon, epsilon)
+        return Cost((squared,), times(delta, probability), failure)
 
     def _mixed(self, weights: Array, sizes: Array) -> Array:
         largest: Array = np.max(sizes, axis=0)
         return largest
+
+
+@functools.cache
+def _prices(
+    relation: dp_accounting.NeighboringRelation,
+) -> ApproximatePrices:
+    return ApproximatePrices(relation)
 
 
 class ApproxDPFilter(AdditiveFilter):
@@ -122,12 +129,12 @@ class ApproxDPFilter(AdditiveFilter):
             epsilon=epsilon,
             delta=delta,
             event_delta=event_delta,
-            prices=ApproximatePrices(neighboring_relation),
-            budgets=np.full(1, root * root * (1 - 16 * ULP)),
+            prices=_prices(neighboring_relation),
+            budgets=(root * root * (1 - 16 * ULP),),
             neighboring_relation=neighboring_relation,
         )
 
     def _epsilon_at(self, delta: float) -> float:
-        total = float(self._spent.sizes[0])
+        (total,) = self._spent.sizes
         rate = math.sqrt(-2 * math.log(delta) * total)
         return (rate + total / 2) * (1 + 8 * ULP)

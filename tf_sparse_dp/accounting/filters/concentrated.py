@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import dp_accounting
@@ -12,7 +13,6 @@ from tf_sparse_dp.accounting.costs import (
     Prices,
     UnknownCost,
     checked_number,
-    times,
 )
 from tf_sparse_dp.accounting.divergences import ULP, Array
 from tf_sparse_dp.accounting.dp_events import ApproxDpEvent
@@ -74,6 +74,19 @@ class ConcentratedPrices(Prices):
         return largest
 
 
+@functools.cache
+def _prices(
+    relation: dp_accounting.NeighboringRelation,
+) -> ConcentratedPrices:
+    return ConcentratedPrices(relation)
+
+
+@functools.lru_cache(maxsize=256)
+def _budget(epsilon: float, delta: float) -> float:
+    budgets = renyi_budgets(epsilon, _ORDERS, delta) / _ORDERS
+    return float(np.max(budgets)) * (1 - 4 * ULP)
+
+
 class ZcdpFilter(AdditiveFilter):
     r"""Adaptive spending of zero-concentrated DP.
 
@@ -113,16 +126,16 @@ class ZcdpFilter(AdditiveFilter):
     ):
         event_delta = checked_event_delta(delta, event_delta, EVENT_SHARE)
         share = (delta - event_delta) * (1 - 4 * ULP)
-        budgets = renyi_budgets(epsilon, _ORDERS, share) / _ORDERS
         super().__init__(
             epsilon=epsilon,
             delta=delta,
             event_delta=event_delta,
-            prices=ConcentratedPrices(neighboring_relation),
-            budgets=np.max(budgets, keepdims=True) * (1 - 4 * ULP),
+            prices=_prices(neighboring_relation),
+            budgets=(_budget(epsilon, share),),
             neighboring_relation=neighboring_relation,
         )
 
     def _epsilon_at(self, delta: float) -> float:
-        divergences = times(self._spent.sizes, _ORDERS)
+        (rho,) = self._spent.sizes
+        divergences = rho * _ORDERS * (1 + ULP)
         return float(np.min(renyi_epsilon(divergences, _ORDERS, delta)))

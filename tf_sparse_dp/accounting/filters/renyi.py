@@ -12,7 +12,7 @@ import numpy as np
 from tf_sparse_dp.accounting.divergences import ULP, Array
 from tf_sparse_dp.accounting.filters.additive import AdditiveFilter
 from tf_sparse_dp.accounting.filters.interface import ADD_OR_REMOVE_ONE
-from tf_sparse_dp.accounting.renyi_costs import RenyiPrices
+from tf_sparse_dp.accounting.renyi_costs import renyi_prices
 
 # Of delta, for deltas and failures of events, unless told otherwise.
 EVENT_SHARE = 2.0**-10
@@ -151,8 +151,8 @@ class RenyiFilter(AdditiveFilter):
             epsilon=epsilon,
             delta=delta,
             event_delta=event_delta,
-            prices=RenyiPrices(self._orders, neighboring_relation),
-            budgets=budgets,
+            prices=renyi_prices(self._orders, neighboring_relation),
+            budgets=tuple(budgets.tolist()),
             neighboring_relation=neighboring_relation,
         )
 
@@ -162,9 +162,8 @@ class RenyiFilter(AdditiveFilter):
         return np.asarray(self._orders, np.float64)
 
     def _epsilon_at(self, delta: float) -> float:
-        return float(
-            np.min(renyi_epsilon(self._spent.sizes, self.orders, delta))
-        )
+        divergences = np.asarray(self._spent.sizes)
+        return float(np.min(renyi_epsilon(divergences, self.orders, delta)))
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "orders": list(self._orders)}
