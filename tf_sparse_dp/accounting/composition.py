@@ -187,7 +187,7 @@ def _renyi_cost(
     relation: dp_accounting.NeighboringRelation,
 ) -> Cost:
     prices = RenyiPrices(RDP_ORDERS, relation)
-    total = Cost(np.zeros(len(RDP_ORDERS)))
+    total = Cost((0.0,) * len(RDP_ORDERS))
     for event, count in events:
         total = sum_of(total, prices.cost(event), count)
     return total
@@ -198,4 +198,5 @@ def _by_renyi(cost: Cost, delta: float) -> float:
     if remaining <= 0:
         return math.inf
     orders = np.asarray(RDP_ORDERS, np.float64)
-    return float(np.min(renyi_epsilon(cost.sizes, orders, remaining)))
+    divergences = np.asarray(cost.sizes)
+    return float(np.min(renyi_epsilon(divergences, orders, remaining)))

@@ -76,10 +76,12 @@ class ApproxDpEvent(dp_accounting.DpEvent):
           >>> round(ApproxDpEvent.of(step, delta=1e-9).epsilon, 3)
           0.26
         """
-        # They know the events of this file.
-        from tf_sparse_dp.accounting import single_event
+        # It knows the events of this file.
+        from tf_sparse_dp.accounting.composition import composed_epsilon
 
-        epsilon = single_event.event_epsilon(event, delta, neighboring_relation)
+        epsilon = composed_epsilon(
+            [(event, 1)], delta=delta, neighboring_relation=neighboring_relation
+        )
         if math.isinf(epsilon):
             raise ValueError(
                 f"{event!r} has no epsilon at delta = {delta!r}. Give a larger "
