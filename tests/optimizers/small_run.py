@@ -1,8 +1,9 @@
 """A small private training, also as a program of its own.
 
 Run as a program it trains and saves, or loads and trains on, in a fresh
-process: `python small_run.py save|load FORMAT FOLDER`. It prints what the
-optimizer counted, as JSON, in its last line.
+process: `python small_run.py save|load FOLDER FORMAT...`. It prints what the
+optimizer counted, as a line of JSON for each format. Saving ends with a
+training that is killed, and loading with one that goes on from its backup.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import pathlib
 import signal
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -51,8 +53,12 @@ def plan(sampling: Any = None) -> tsdp.PrivacyPlan:
 
 
 def model(
-    a_plan: tsdp.PrivacyPlan | None = None, inner: Any = None, **compile: Any
+    a_plan: tsdp.PrivacyPlan | None = None,
+    inner: Any = None,
+    built: bool = True,
+    **compile: Any,
 ) -> Any:
+    """A compiled model; unless it is built, the first step is traced twice."""
     keras.utils.set_random_seed(0)
     layers = [keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)]
     result = keras.Sequential(layers)
@@ -60,6 +66,8 @@ def model(
         inner or keras.optimizers.Adam(0.1), a_plan or plan()
     )
     result.compile(optimizer=optimizer, loss="mse", **compile)
+    if built:
+        optimizer.build(result.trainable_variables)
     return result
 
 
@@ -92,7 +100,7 @@ def load(form: str, folder: pathlib.Path, into: Any = None) -> Any:
     path = str(folder / FILES[form])
     if form in WHOLE_MODELS and into is None:
         return keras.models.load_model(path)
-    into = into or model()
+    into = into or model(built=False)
     if form == "checkpoint":
         tf.train.Checkpoint(model=into, optimizer=into.optimizer).read(path)
     else:
@@ -112,38 +120,55 @@ class KilledAfter(keras.callbacks.Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _main(mode: str, form: str, folder: pathlib.Path) -> None:
-    if form == "backup":
-        trained = model()
-        callbacks = [keras.callbacks.BackupAndRestore(str(folder / "backup"))]
-        if mode == "save":
-            callbacks.append(KilledAfter(2))
-        trained.fit(
-            dataset(),
-            epochs=3,
-            steps_per_epoch=2,
-            verbose=0,
-            callbacks=callbacks,
-        )
-        found = {"spent": trained.optimizer.compositions_spent}
-    elif mode == "save":
-        trained = model()
-        train(trained, 4)
+def _saved(folder: pathlib.Path, forms: Sequence[str]) -> None:
+    """One training, saved in all formats."""
+    trained = model(built=False)
+    train(trained, 4)
+    for form in forms:
         save(trained, form, folder)
-        found = {"spent": trained.optimizer.compositions_spent}
+        _tell(form, spent=trained.optimizer.compositions_spent)
+
+
+def _loaded(folder: pathlib.Path, form: str) -> None:
+    trained = load(form, folder)
+    loaded = trained.optimizer.compositions_spent
+    train(trained, 1)
+    spent = trained.optimizer.compositions_spent
+    end = None
+    try:
+        train(trained, STEPS)
+    except tsdp.BudgetExhausted:
+        end = trained.optimizer.compositions_spent
+    found = [w.tolist() for w in weights(trained)]
+    _tell(form, loaded=loaded, spent=spent, end=end, weights=found)
+
+
+def _with_backup(folder: pathlib.Path, *others: Any) -> None:
+    trained = model(built=False)
+    backup = keras.callbacks.BackupAndRestore(str(folder / "backup"))
+    trained.fit(
+        dataset(),
+        epochs=3,
+        steps_per_epoch=2,
+        verbose=0,
+        callbacks=[backup, *others],
+    )
+    _tell("backup", spent=trained.optimizer.compositions_spent)
+
+
+def _tell(form: str, **found: Any) -> None:
+    print(json.dumps({"form": form, **found}), flush=True)
+
+
+def _main(mode: str, folder: pathlib.Path, *forms: str) -> None:
+    if mode == "save":
+        _saved(folder, forms)
+        _with_backup(folder, KilledAfter(2))
     else:
-        trained = load(form, folder)
-        found = {"loaded": trained.optimizer.compositions_spent}
-        train(trained, 1)
-        found["spent"] = trained.optimizer.compositions_spent
-        found["iterations"] = int(trained.optimizer.iterations.numpy())
-        try:
-            train(trained, STEPS)
-        except tsdp.BudgetExhausted:
-            found["end"] = trained.optimizer.compositions_spent
-    found["weights"] = [w.tolist() for w in weights(trained)]
-    print(json.dumps(found))
+        for form in forms:
+            _loaded(folder, form)
+        _with_backup(folder)
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3]))
+    _main(sys.argv[1], pathlib.Path(sys.argv[2]), *sys.argv[3:])

@@ -55,6 +55,8 @@ def model(case: Case, **options: Any) -> Any:
         keras.optimizers.Adam(0.1), plan, mechanism=case.mechanism
     )
     result.compile(optimizer=optimizer, loss="mse", **options)
+    # Else the step is traced twice, the first time for variables alone.
+    optimizer.build(result.trainable_variables)
     return result
 
 

@@ -40,9 +40,13 @@ def _unclipped(inner: Any) -> Any:
     )
 
 
-def _fit(optimizer: Any, **options: Any) -> list[np.ndarray]:
+def _fit(
+    optimizer: Any, built: bool = False, **options: Any
+) -> list[np.ndarray]:
     model = _model()
     model.compile(optimizer=optimizer, loss="mse")
+    if built:  # Else the step is traced twice, first for variables alone.
+        optimizer.build(model.trainable_variables)
     model.fit(_data(), epochs=2, verbose=0, **options)
     return small_run.weights(model)
 
@@ -79,7 +83,10 @@ def test_without_noise_and_clipping_any_optimizer_trains_as_ever(
 ) -> None:
     make = _inner_optimizers()[name]
     for plain, private in zip(
-        _fit(make()), _fit(_unclipped(make())), strict=True
+        _fit(make(), built=True),
+        # Slots of Adam's kind are also made while the step is traced.
+        _fit(_unclipped(make()), built=name != "Adam"),
+        strict=True,
     ):
         np.testing.assert_allclose(plain, private, rtol=0, atol=1e-5)
 
