@@ -21,6 +21,7 @@ from tf_sparse_dp.gradients.separation import Gradient, Separation
 from tf_sparse_dp.mechanisms.automatic import Automatic
 from tf_sparse_dp.optimizers.core import PrivateStep, reductions
 from tf_sparse_dp.optimizers.wrapper import FLOAT16_REFUSAL, PrivateWrapper
+from tf_sparse_dp.sampling.step_kinds import step_kinds
 from tf_sparse_dp.traced_step import batch_spec, trace
 
 
@@ -96,8 +97,8 @@ def _fixed_rows(model: Any) -> int | None:
     if not isinstance(optimizer, PrivateWrapper):
         return None
     plan = optimizer.private_step.plan
-    sampling: Any = None if plan is None else plan.sampling
-    return None if sampling is None else sampling.batch_rows
+    kinds = () if plan is None else step_kinds(plan.sampling)
+    return kinds[0].rows if len(kinds) == 1 else None
 
 
 class _Reader:

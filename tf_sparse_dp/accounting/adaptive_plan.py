@@ -11,8 +11,9 @@ import dp_accounting
 from tf_sparse_dp.accounting.calibration import RELEASE_FAILURE
 from tf_sparse_dp.accounting.events import (
     Noise,
-    Sampling,
-    check_sampling,
+    StepFacts,
+    check_run,
+    check_step,
     neighbouring_relation,
     step_event,
 )
@@ -35,6 +36,7 @@ class AdaptivePlan:
     Args:
       filter: The budget.
       sampling: How batches are drawn, and how many at most.
+      kinds: Facts about the kinds of steps that there are.
       noise_multiplier: At the start; at least 0.001.
       noise: "gaussian" or "laplace".
 
@@ -43,12 +45,15 @@ class AdaptivePlan:
     """
 
     filter: PrivacyFilter
-    sampling: Sampling
+    sampling: Any
+    kinds: tuple[StepFacts, ...]
     noise_multiplier: float
     noise: Noise = "gaussian"
 
     def __post_init__(self) -> None:
-        check_sampling(self.sampling)
+        check_run(self.sampling)
+        for kind in self.kinds:
+            check_step(kind, self.sampling.neighbouring_relation)
         check_noise_multiplier(self.noise_multiplier)
         relation = neighbouring_relation(self.sampling.neighbouring_relation)
         if relation is not self.filter.neighboring_relation:
@@ -74,12 +79,12 @@ class AdaptivePlan:
     @property
     def num_compositions(self) -> int:
         """Steps, or passes, that there are at most."""
-        return self.sampling.num_compositions
+        return int(self.sampling.num_compositions)
 
     @property
     def neighbouring_relation(self) -> str:
         """What neighbours differ by."""
-        return self.sampling.neighbouring_relation
+        return str(self.sampling.neighbouring_relation)
 
     @property
     def accountant(self) -> str:
@@ -96,16 +101,11 @@ class AdaptivePlan:
         return self.epsilon if compositions else 0.0
 
     def step_event(
-        self, noise_multiplier: float, *, sampling: Sampling | None = None
+        self, noise_multiplier: float, kind: int = 0
     ) -> dp_accounting.DpEvent:
-        """One step, or pass, with all that the filter has to pay for.
-
-        Args:
-          noise_multiplier: Of that step.
-          sampling: Of that step, where steps differ.
-        """
+        """One step, or pass, with all that the filter has to pay for."""
         return step_event(
-            sampling or self.sampling,
+            self.kinds[kind],
             noise_multiplier=noise_multiplier,
             noise=self.noise,
             release_failure=self.release_failure,

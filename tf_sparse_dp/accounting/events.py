@@ -17,6 +17,15 @@ _RELATIONS = {
 }
 
 
+class StepFacts(Protocol):
+    """What an account needs to know of one step; see `Sampling`."""
+
+    @property
+    def sampling_probability(self) -> float | None: ...
+    @property
+    def overflow_probability(self) -> float: ...
+
+
 @runtime_checkable
 class Sampling(Protocol):
     """The public facts about batches that an account needs.
@@ -74,9 +83,18 @@ def check_sampling(sampling: object) -> None:
         raise TypeError(
             f"sampling is {sampling!r}, expected a PoissonSampling, a "
             "UserSampling or an EpochSampling. Construct one and pass the "
-            "object itself. (Steps of several kinds, as those of a "
-            "VaryingPoissonSampling, are for filters.)"
+            "object itself."
         )
+    check_run(sampling)
+    check_step(sampling, sampling.neighbouring_relation)
+
+
+def check_run(sampling: Any) -> None:
+    """Refuses impossible facts about a run as a whole.
+
+    Raises:
+      ValueError: A fact is impossible.
+    """
     if sampling.composition_unit not in ("step", "pass"):
         raise ValueError(
             f"sampling.composition_unit is {sampling.composition_unit!r}, "
@@ -93,14 +111,22 @@ def check_sampling(sampling: object) -> None:
             f"sampling.examples_per_unit is {size!r}, expected an integer of "
             "at least 1. Say how many consecutive rows are one unit's."
         )
-    if not 0 <= sampling.overflow_probability <= 1:
+
+
+def check_step(step: StepFacts, relation: str) -> None:
+    """Refuses facts about a step that no account below is right for.
+
+    Raises:
+      ValueError: A fact is impossible, or the combination is not covered.
+    """
+    if not 0 <= step.overflow_probability <= 1:
         raise ValueError(
             "sampling.overflow_probability is "
-            f"{sampling.overflow_probability}, expected a probability. "
+            f"{step.overflow_probability}, expected a probability. "
             "Give an upper bound on the chance that a draw is cut short."
         )
-    relation = neighbouring_relation(sampling.neighbouring_relation)
-    probability = sampling.sampling_probability
+    neighbours = neighbouring_relation(relation)
+    probability = step.sampling_probability
     if probability is None:
         return
     if not 0 < probability <= 1:
@@ -110,10 +136,10 @@ def check_sampling(sampling: object) -> None:
         )
     # Amplification is proven here for a unit's presence only. In a fixed-size
     # neighbour the other units' chances would have to be the same in both.
-    if relation is not dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE:
+    if neighbours is not dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE:
         raise ValueError(
             "sampling has a sampling_probability and the neighbouring "
-            f"relation {sampling.neighbouring_relation!r}, expected "
+            f"relation {relation!r}, expected "
             "'add_or_remove_one' with Poisson sampling. Use PoissonSampling, "
             "or EpochSampling, which claims no amplification."
         )
@@ -188,7 +214,7 @@ def training_event(
 
 
 def step_event(
-    sampling: Sampling,
+    sampling: StepFacts,
     *,
     noise_multiplier: float,
     noise: Noise = "gaussian",

@@ -7,15 +7,18 @@ from typing import Any
 
 from tf_sparse_dp.accounting.adaptive_plan import AdaptivePlan, Plan
 from tf_sparse_dp.accounting.filters.interface import PrivacyFilter
+from tf_sparse_dp.accounting.filters.renyi import RenyiFilter
 from tf_sparse_dp.accounting.ledger_file import LedgerFile
 from tf_sparse_dp.accounting.ledger_header import LedgerHeader
 from tf_sparse_dp.mechanisms.interface import Mechanism
 from tf_sparse_dp.optimizers.core import PrivateStep
+from tf_sparse_dp.optimizers.graph_payment import GraphPayment
 from tf_sparse_dp.optimizers.payments import (
     BlockPayment,
     Payment,
     PlanPayment,
 )
+from tf_sparse_dp.sampling.step_kinds import step_kinds
 
 
 def adaptive_plan(
@@ -39,6 +42,7 @@ def adaptive_plan(
     return AdaptivePlan(
         filter=budget,
         sampling=sampling,
+        kinds=step_kinds(sampling),
         noise_multiplier=noise_multiplier,
         noise=family,
     )
@@ -116,11 +120,19 @@ def payments_for(
     plan = step.plan
     if plan is None:
         return []
-    payments: list[Payment] = [
-        PlanPayment(plan.num_compositions, plan.sampling.composition_unit)
-    ]
+    counted = plan.sampling.composition_unit
+    payments: list[Payment] = [PlanPayment(plan.num_compositions, counted)]
+    blocks: list[Any] = [] if file is None else [file]
     if isinstance(plan, AdaptivePlan):
-        payments.append(BlockPayment(plan.filter, step.event, run))
-    if file is not None:
-        payments.append(BlockPayment(file, step.event, run))
+        if isinstance(plan.filter, RenyiFilter) and counted == "step":
+            payments.append(GraphPayment(plan, step.noise_ratio, run))
+        else:
+            blocks.append(plan.filter)
+    if blocks and len(step.kinds) > 1:
+        raise ValueError(
+            f"{type(plan.sampling).__name__} has batches of several sizes, so "
+            "that what a step costs is known only when it is taken. Expected "
+            f"a RenyiFilter, and no ledger file, to pay for it; got {blocks}."
+        )
+    payments += [BlockPayment(block, step.event, run) for block in blocks]
     return payments

@@ -37,6 +37,7 @@ from tf_sparse_dp.mechanisms.interface import (
 from tf_sparse_dp.random_keys import KeyStream
 from tf_sparse_dp.sampling.counts import whole_number
 from tf_sparse_dp.sampling.padding import is_validity_column
+from tf_sparse_dp.sampling.step_kinds import StepKind, kind_of, step_kinds
 
 REDUCTIONS = ("mean", "sum")
 _SMALLEST_CLIP_NORM = 1e-6
@@ -49,11 +50,13 @@ class Released:
     Attributes:
       gradients: Private gradients; None where there was none.
       batch_size: Rows of the batch, int32.
+      kind: Which of the sampling's kinds of steps it is, int32.
       consistent: Whether all inputs had as many rows; a bool tensor.
     """
 
     gradients: list[Gradient]
     batch_size: tf.Tensor
+    kind: tf.Tensor
     consistent: tf.Tensor
 
 
@@ -88,13 +91,16 @@ class PrivateStep:
                 f"loss_reduction={loss_reduction!r} was given; expected one of "
                 f"{REDUCTIONS}: how the loss combines the examples of a batch."
             )
+        self.kinds: tuple[StepKind, ...] = ()
         if plan is None:
             self.noise_multiplier = float(noise_multiplier)  # type: ignore[arg-type]
             self.expected_batch_size = float(expected_batch_size)  # type: ignore[arg-type]
         else:
-            sampling: Any = plan.sampling
             self.noise_multiplier = plan.noise_multiplier
-            self.expected_batch_size = sampling.expected_batch_size
+            self.kinds = step_kinds(plan.sampling)
+            self.expected_batch_size = max(
+                kind.expected_batch_size for kind in self.kinds
+            )
         self.plan = plan
         # Noise now over noise at the start, if it may change; else None.
         self.noise_ratio: tf.Variable | None = None
@@ -166,7 +172,8 @@ class PrivateStep:
             else 1.0,
             valid=valid,
         )
-        divisor: Any = self.expected_batch_size
+        kind = kind_of(separation.batch_size, self.kinds)
+        divisor = self._divisor(kind)
         if self.noise_ratio is not None:
             # The same noise on sums that are r times smaller, and all of it
             # multiplied by r again, is noise that is r times larger.
@@ -187,7 +194,7 @@ class PrivateStep:
                     mean = tf.convert_to_tensor(mean)
                     mean += tf.cast(part.free, mean.dtype)
                 released.append(mean)
-        return Released(released, separation.batch_size, consistent)
+        return Released(released, separation.batch_size, kind, consistent)
 
     def public_facts(
         self, terms: Sequence[Factor], names: Sequence[str]
@@ -320,8 +327,8 @@ class PrivateStep:
         if sampling is not None and sampling.requires_validity:
             _check_validity_columns(len(columns), sampling)
         consistent = separation.consistent
-        expected = None if sampling is None else sampling.batch_rows
-        if expected is not None:
+        expected = [kind.rows for kind in self.kinds if kind.rows is not None]
+        if expected:
             consistent &= self._has_rows(separation, expected)
         elif self.examples_per_unit > 1:
             consistent &= self._whole_units(separation)
@@ -331,16 +338,26 @@ class PrivateStep:
         consistent &= tf.shape(column)[0] == separation.batch_size
         return column > 0, consistent
 
-    def _has_rows(self, separation: Separation, expected: int) -> tf.Tensor:
+    def _has_rows(
+        self, separation: Separation, expected: Sequence[int]
+    ) -> tf.Tensor:
         """Whether the batch has as many rows as the sampling gives."""
         rows = separation.analysis.sizes.batch_size
-        if rows not in (None, expected):
+        if rows is not None and rows not in expected:
             raise NotSeparableError(
                 f"The batch has {rows} rows, but the plan's sampling gives "
-                f"{expected}. Train on the dataset(...) of the very sampling "
-                "that the plan was made with, without batching it again."
+                f"{' or '.join(map(str, expected))}. Train on the dataset(...) "
+                "of the very sampling that the plan was made with, without "
+                "batching it again."
             )
-        return separation.batch_size == expected
+        return tf.reduce_any(separation.batch_size == tf.constant(expected))
+
+    def _divisor(self, kind: tf.Tensor) -> tf.Tensor | float:
+        """The number of units that is expected in this batch."""
+        if len(self.kinds) <= 1:
+            return self.expected_batch_size
+        sizes = [kind.expected_batch_size for kind in self.kinds]
+        return tf.gather(tf.constant(sizes, tf.float32), tf.maximum(kind, 0))
 
     def _whole_units(self, separation: Separation) -> tf.Tensor:
         """Whether the batch consists of whole units."""
@@ -382,7 +399,7 @@ def _check_validity_columns(count: int, sampling: Any) -> None:
         "sampling.dataset(...) and pass its whole elements to the training "
         "step; "
     )
-    if sampling.batch_rows is not None:
+    if step_kinds(sampling)[0].rows is not None:
         raise NotSeparableError(
             message + "for batches of your own use EpochSampling."
         )

@@ -98,10 +98,10 @@ class GraphFilter:
                 f"saved has shape {tuple(saved.shape)}, expected "
                 f"({self.size(renyi)},), as size(filter) says."
             )
-        # Powers of two change no digit: the products are exact.
-        self._limits = np.array(
-            [*np.floor(np.maximum(renyi.budgets, 0.0) * PARTS), PARTS], np.int64
-        )
+        # Powers of two change no digit: the products are exact. The filter
+        # adds up in floats, and must find paid for what is paid for here.
+        whole = np.append(np.maximum(renyi.budgets, 0.0), 1.0) * PARTS
+        self._limits = np.floor(whole * (1 - 2.0**-41)).astype(np.int64)
         self._mark = _mark(self._orders, renyi.epsilon, renyi.event_delta)
         self._saved = saved
         with tf.init_scope():
@@ -110,11 +110,7 @@ class GraphFilter:
                 trainable=False,
                 name="parts_seen",
             )
-            state = renyi.get_state()
-            charge = state["delta"] + self._charge(state["failure"])
-            spent = self.cost(state["spent"], charge).numpy()
-            if spent.any():
-                self.raise_parts(np.append(self._mark, spent))
+        self.take_in()
 
     @staticmethod
     def size(renyi: RenyiFilter) -> int:
@@ -256,6 +252,22 @@ class GraphFilter:
         left = 1 - self.parts()[1:] / np.maximum(self._limits, 1)
         left[:-1][self._limits[:-1] == 0] = 0.0
         return float(np.clip(min(left[:-1].max(), left[-1]), 0.0, 1.0))
+
+    def left(self, cost: np.ndarray) -> int:
+        """How many more steps of this cost, a row of a `table`, fit."""
+        room = np.maximum(self._limits - self.parts()[1:], -1)
+        fits = np.floor_divide(room, np.maximum(cost, 1))
+        fits = np.where((cost == 0) & (room >= 0), np.iinfo(np.int64).max, fits)
+        return max(0, int(min(fits[:-1].max(), fits[-1])))
+
+    def take_in(self) -> None:
+        """Counts what the filter has spent by now, if it is more."""
+        with tf.init_scope():
+            state = self._renyi.get_state()
+            charge = state["delta"] + self._charge(state["failure"])
+            spent = self.cost(state["spent"], charge).numpy()
+            if spent.any():
+                self.raise_parts(np.append(self._mark, spent))
 
     def raise_parts(self, loaded: Any = 0) -> None:
         """Takes over loaded `parts` where not more was spent here.

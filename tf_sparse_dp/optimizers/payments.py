@@ -20,8 +20,13 @@ _MANY = 10**9
 class Payment(Protocol):
     """Pays for steps, or passes: number 1, number 2, and so on."""
 
-    def affordable(self, number: tf.Tensor) -> tf.Tensor:
-        """Within a traced step: whether step `number` may be taken."""
+    def affordable(self, number: tf.Tensor, kind: tf.Tensor) -> tf.Tensor:
+        """Within a traced step: whether step `number` may be taken.
+
+        Args:
+          number: Of the step, or of the pass that it is in.
+          kind: Which of the plan's kinds of steps it is.
+        """
 
     def pay(self, taken: tf.Tensor) -> None:
         """Within a traced step: charges it if it is taken."""
@@ -46,6 +51,9 @@ class Payment(Protocol):
     def settle(self, count: int) -> None:
         """Gives back what was paid ahead and was not taken."""
 
+    def change_noise(self, count: int) -> None:
+        """What was paid ahead is not for the noise of the next steps."""
+
     def take_over(self, ledger: Ledger) -> None:
         """Charges what was released by other processes, all that there is."""
 
@@ -57,7 +65,7 @@ class PlanPayment:
         self._limit = limit
         self._units = {"step": "steps", "pass": "passes"}[unit]
 
-    def affordable(self, number: tf.Tensor) -> tf.Tensor:
+    def affordable(self, number: tf.Tensor, kind: tf.Tensor) -> tf.Tensor:
         return number <= self._limit
 
     def pay(self, taken: tf.Tensor) -> None:
@@ -82,8 +90,44 @@ class PlanPayment:
     def settle(self, count: int) -> None:
         pass
 
+    def change_noise(self, count: int) -> None:
+        pass
+
     def take_over(self, ledger: Ledger) -> None:
         pass
+
+
+class TakenOver:
+    """Which events of other processes were charged here already.
+
+    Args:
+      run: The id of this run, whose events are charged as they come.
+    """
+
+    def __init__(self, run: str):
+        self._charged: dict[str, float] = {run: math.inf}
+
+    def missing(
+        self, ledger: Ledger, known: Callable[[str], int] | None = None
+    ) -> list[tuple[dp_accounting.DpEvent, int]]:
+        """The ledger's events that were not, which from now on are.
+
+        Args:
+          ledger: All events of all runs.
+          known: Gives how many of a run are charged, where somebody knows.
+        """
+        missing = []
+        for run in ledger.runs:
+            charged = self._charged.get(run.id, 0)
+            if known is not None:
+                charged = max(charged, known(run.id))
+            self._charged[run.id] = max(charged, run.num_events)
+            for entry in run.entries:
+                covered = min(entry.count, charged)
+                charged -= covered
+                if covered < entry.count:
+                    missing.append((entry.event, entry.count - int(covered)))
+        return missing
 
 
 class BlockPayment:
@@ -108,7 +152,7 @@ class BlockPayment:
     ):
         self._source = source
         self._event = event
-        self._charged = {run: math.inf}  # Runs, and how much of them is.
+        self._taken_over = TakenOver(run)
         self._open: Reservation | None = None
         self._begin = 0  # What was taken before the open reservation.
         with tf.init_scope():
@@ -116,7 +160,7 @@ class BlockPayment:
                 0, dtype=tf.int64, trainable=False, name="paid_ahead"
             )
 
-    def affordable(self, number: tf.Tensor) -> tf.Tensor:
+    def affordable(self, number: tf.Tensor, kind: tf.Tensor) -> tf.Tensor:
         return number <= self._paid
 
     def pay(self, taken: tf.Tensor) -> None:
@@ -161,18 +205,13 @@ class BlockPayment:
             self._open = None
         self._paid.assign(count)
 
+    def change_noise(self, count: int) -> None:
+        self.settle(count)
+
     def take_over(self, ledger: Ledger) -> None:
-        for run in ledger.runs:
-            known = self._charged.get(run.id, 0)
-            if hasattr(self._source, "events_of"):
-                known = max(known, self._source.events_of(run.id))
-            self._charged[run.id] = max(known, run.num_events)
-            for entry in run.entries:
-                covered = min(entry.count, known)
-                known -= covered
-                if covered < entry.count:
-                    missing = entry.count - int(covered)
-                    self._source.compose(entry.event, missing)
+        of_file = getattr(self._source, "events_of", None)
+        for event, count in self._taken_over.missing(ledger, of_file):
+            self._source.compose(event, count)
 
     def _paid_ahead(self, count: int) -> int:
         return max(0, int(self._paid.numpy()) - count)

@@ -96,8 +96,10 @@ class Spending:
         count = self.count()
         return all(payment.can_go_on(count) for payment in self._payments)
 
-    def end_pass(self) -> None:
-        """Lets no step be taken before the next pass is started."""
+    def change_noise(self) -> None:
+        """What was paid, ahead or for a pass, is not for other noise."""
+        for payment in self._payments:
+            payment.change_noise(self.count())
         self._rows.assign(_NO_PASS)
 
     def take_over(self, ledger: Ledger) -> None:
@@ -150,7 +152,9 @@ class Spending:
             else:
                 self.check()
 
-    def decide(self, batch_size: tf.Tensor, consistent: tf.Tensor) -> tf.Tensor:
+    def decide(
+        self, batch_size: tf.Tensor, kind: tf.Tensor, consistent: tf.Tensor
+    ) -> tf.Tensor:
         """Whether the step may be taken, and counts it if so.
 
         Depends on public facts only: counts and shapes, and the form of ragged
@@ -168,7 +172,7 @@ class Spending:
             after = count + 1
         affordable = tf.constant(True)
         for payment in self._payments:
-            affordable &= payment.affordable(after)
+            affordable &= payment.affordable(after, kind)
         taken = affordable & consistent
         for payment in self._payments:
             payment.pay(taken)

@@ -35,6 +35,7 @@ from tf_sparse_dp.optimizers.accounts import (
     payments_for,
 )
 from tf_sparse_dp.optimizers.core import PrivateStep
+from tf_sparse_dp.optimizers.graph_payment import GraphPayment
 from tf_sparse_dp.optimizers.record import CheckpointedLedger, Events, Record
 from tf_sparse_dp.optimizers.spending import Spending
 from tf_sparse_dp.sampling.counts import whole_number
@@ -190,9 +191,8 @@ class PrivateWrapper:
         )
         file = ledger_file(step, ledger)
         run = random_id() if file is None else file.run
-        self._spending = Spending(
-            step.plan, self._compositions, payments_for(step, file, run)
-        )
+        self._payments = payments_for(step, file, run)
+        self._spending = Spending(step.plan, self._compositions, self._payments)
         self._record = Record(
             header_of(step), self._spending.taken_here, self._last_events, run
         )
@@ -248,10 +248,8 @@ class PrivateWrapper:
 
     @noise_multiplier.setter
     def noise_multiplier(self, noise_multiplier: float) -> None:
-        # What was taken, and what was paid ahead, was for other noise.
-        self._record.ledger()
-        self._spending.settle()
-        self._spending.end_pass()
+        self._record.ledger()  # What was taken had other noise.
+        self._spending.change_noise()
         self._private.change_noise(noise_multiplier)
 
     @property
@@ -331,6 +329,7 @@ class PrivateWrapper:
         What is not given back when a process ends stays spent. The
         `PrivacyBudget` callback does it at the end of `fit`.
         """
+        self._record.ledger()
         self._spending.settle()
 
     def ledger(self) -> Ledger:
@@ -339,6 +338,9 @@ class PrivateWrapper:
         return self._record.ledger()
 
     def _last_events(self, number: int) -> Events:
+        for payment in self._payments:
+            if isinstance(payment, GraphPayment):
+                return payment.events()
         return [(self._private.event(), number)]
 
     def privacy_statement(self) -> PrivacyStatement:
@@ -408,7 +410,9 @@ class PrivateWrapper:
             [getattr(v, "path", v.name) for v in variables],
             [tuple(v.shape) for v in variables],
         )
-        taken = self._spending.decide(released.batch_size, released.consistent)
+        taken = self._spending.decide(
+            released.batch_size, released.kind, released.consistent
+        )
 
         def take() -> tf.Tensor:
             apply_inner(released.gradients)
@@ -607,4 +611,6 @@ def _made(description: dict[str, Any], module: Any) -> Any:
             "an optimizer made anew, and restore its state from a checkpoint, "
             "which keeps what was spent."
         )
+    if hasattr(found, "from_config"):
+        return found.from_config(description["config"])
     return found(**description["config"])

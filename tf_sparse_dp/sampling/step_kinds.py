@@ -60,7 +60,7 @@ def kind_of(rows: Any, kinds: Sequence[StepKind]) -> tf.Tensor:
 
     Args:
       rows: An integer tensor or a number.
-      kinds: All with different numbers of rows, or a single one.
+      kinds: All with different numbers of rows, or at most a single one.
 
     Example:
       >>> kinds = [
@@ -75,7 +75,7 @@ def kind_of(rows: Any, kinds: Sequence[StepKind]) -> tf.Tensor:
       >>> [int(kind_of(rows, kinds)) for rows in (8, 16, 9)]
       [0, 1, -1]
     """
-    if len(kinds) == 1 and kinds[0].rows is None:
+    if not kinds or (len(kinds) == 1 and kinds[0].rows is None):
         return tf.zeros([], tf.int32)
     known = tf.constant([kind.rows for kind in kinds], tf.int64)
     same = tf.cast(rows, tf.int64) == known

@@ -176,6 +176,11 @@ class VaryingPoissonSampling:
         return self.steps
 
     @property
+    def num_compositions(self) -> int:
+        """How often the mechanism is charged at most."""
+        return self.steps
+
+    @property
     def num_units(self) -> int:
         """How many are protected: the number of examples."""
         return self.num_examples

@@ -69,6 +69,7 @@ class PrivacyFilter(dp_accounting.PrivacyAccountant):
         self._charges: list[_Charge] = []
         self._reserved: dict[Reservation, _Charge] = {}
         self._children: dict[str, ChildFilter] = {}
+        self._holder = ""
 
     @property
     def epsilon(self) -> float:
@@ -204,6 +205,12 @@ class PrivacyFilter(dp_accounting.PrivacyAccountant):
         """
         most, least = wanted(count, at_least)
         with self._lock:
+            if self._holder:
+                raise PrivacyStateError(
+                    f"{self!r} is held by a {self._holder}, which decides by "
+                    "itself what the budget pays for. Wait until it settles, "
+                    "or give each of several a child of the filter."
+                )
             number = most
             if not self.can_spend(event, most):
                 number = self.affordable(event, most - 1) if least < most else 0
@@ -318,6 +325,27 @@ class PrivacyFilter(dp_accounting.PrivacyAccountant):
         for charge in self._charges:
             super().compose(charge.event, charge.count)
         self._process = os.getpid()
+
+    def hold(self, holder: str) -> None:
+        """Lets nobody reserve or spend but a holder that decides by itself.
+
+        It records what was released with `compose`.
+
+        Raises:
+          PrivacyStateError: Another one holds it.
+        """
+        with self._lock:
+            self._check_process()
+            if self._holder:
+                raise PrivacyStateError(
+                    f"{self!r} is held by a {self._holder} already. Wait until "
+                    "it settles, or give each of several a child of the filter."
+                )
+            self._holder = holder
+
+    def end_hold(self) -> None:
+        """Lets others reserve and spend again."""
+        self._holder = ""
 
     def affordable(self, event: dp_accounting.DpEvent, most: int) -> int:
         """How often, up to `most` times, the event can be spent from now."""
