@@ -99,9 +99,7 @@ def in_python(steps):
 
 def in_graph(steps, *, jit_compile, affords=None):
     renyi = new_filter()
-    budget = GraphFilter(
-        renyi, tf.Variable(tf.zeros([GraphFilter.size(renyi)], tf.int64))
-    )
+    budget = GraphFilter(renyi)
     affords = affords or GraphFilter.affords
 
     @tf.function(jit_compile=jit_compile)
@@ -156,9 +154,7 @@ def test_the_filter_itself_agrees_too(steps, in_python, jit_compile):
     taken, spent = in_python
     for sequence in range(3):
         renyi = new_filter()
-        budget = GraphFilter(
-            renyi, tf.Variable(tf.zeros([GraphFilter.size(renyi)], tf.int64))
-        )
+        budget = GraphFilter(renyi)
         table = budget.table(
             [steps.events[place] for place in steps.order[sequence]]
         )

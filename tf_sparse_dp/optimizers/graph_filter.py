@@ -7,8 +7,6 @@ compares there, and refuses the very step that the budget does not pay for.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +17,6 @@ import tensorflow as tf
 
 from tf_sparse_dp.accounting.events import Noise
 from tf_sparse_dp.accounting.filters.renyi import RenyiFilter
-from tf_sparse_dp.errors import PrivacyStateError
 from tf_sparse_dp.optimizers.graph_divergences import step_divergence
 
 PARTS = 2**50
@@ -51,23 +48,19 @@ class GraphFilter:
     public. A cost that is negative or not a number, or an index that is not in
     a table, is beyond every budget.
 
-    What is saved with the model carries the mark of orders, ε and δ': another
-    filter takes no step on top of it. As with `Spending`, a second sum, of this
-    process, is never saved and never goes back.
+    The sums are of this process, and never go back. What is saved with a model
+    is its ledger, from which they come again.
 
     Args:
       renyi: The filter whose budgets are kept. What it has spent by now counts
         as spent; what is spent here it has to be told (`StepRecord`).
-      saved: An int64 variable of shape [`size(renyi)`], at first all zeros,
-        that is saved with the model.
 
     Raises:
-      ValueError: A budget is 1024 or more, or `saved` has another shape.
+      ValueError: A budget is 1024 or more.
 
     Example:
       >>> renyi = RenyiFilter(epsilon=2.0, delta=1e-6, orders=[16, 24])
-      >>> saved = tf.Variable(tf.zeros([GraphFilter.size(renyi)], tf.int64))
-      >>> budget = GraphFilter(renyi, saved)
+      >>> budget = GraphFilter(renyi)
       >>> for _ in range(4):
       ...     cost = budget.step_cost(0.1, 1.7)
       ...     taken = budget.decide(cost)
@@ -79,7 +72,7 @@ class GraphFilter:
       False 0.118
     """
 
-    def __init__(self, renyi: RenyiFilter, saved: Any):
+    def __init__(self, renyi: RenyiFilter):
         self._renyi = renyi
         self._orders = tuple(int(order) for order in renyi.orders)
         self._relation = _checked_relation(renyi)
@@ -93,29 +86,17 @@ class GraphFilter:
                 "divergences below 1024, for what is beyond is no privacy. "
                 "Make a filter with a smaller epsilon."
             )
-        if tuple(saved.shape) != (self.size(renyi),):
-            raise ValueError(
-                f"saved has shape {tuple(saved.shape)}, expected "
-                f"({self.size(renyi)},), as size(filter) says."
-            )
         # Powers of two change no digit: the products are exact. The filter
         # adds up in floats, and must find paid for what is paid for here.
         whole = np.append(np.maximum(renyi.budgets, 0.0), 1.0) * PARTS
         self._limits = np.floor(whole * (1 - 2.0**-41)).astype(np.int64)
-        self._mark = _mark(self._orders, renyi.epsilon, renyi.event_delta)
-        self._saved = saved
         with tf.init_scope():
-            self._seen = tf.Variable(
-                tf.zeros([self.size(renyi)], tf.int64),
+            self._parts = tf.Variable(
+                tf.zeros(self._limits.shape, tf.int64),
                 trainable=False,
-                name="parts_seen",
+                name="spent",
             )
         self.take_in()
-
-    @staticmethod
-    def size(renyi: RenyiFilter) -> int:
-        """Length of the saved vector: mark, divergences, charges."""
-        return len(renyi.orders) + 2
 
     @property
     def orders(self) -> tuple[int, ...]:
@@ -211,9 +192,7 @@ class GraphFilter:
 
     def decide(self, cost: tf.Tensor) -> tf.Tensor:
         """Whether a step of this cost may be taken; a bool tensor."""
-        mark = tf.convert_to_tensor(self._saved)[0]
-        ours = (mark == 0) | (mark == self._mark)
-        return ours & self.affords(added(self._spent()[1:], cost))
+        return self.affords(added(tf.convert_to_tensor(self._parts), cost))
 
     def affords(self, parts: tf.Tensor) -> tf.Tensor:
         """Whether sums of costs fit some order's budget, and the charges'."""
@@ -222,40 +201,27 @@ class GraphFilter:
 
     def spend(self, cost: tf.Tensor, taken: Any) -> None:
         """Adds the cost of a step that was `taken`; leaves it out if not."""
-        spent = self._spent()
-        mark = tf.constant([self._mark], tf.int64)
-        after = tf.concat([mark, added(spent[1:], cost)], 0)
-        after = tf.where(taken, after, spent)
-        self._saved.assign(after)
-        self._seen.assign(after)
-
-    def _spent(self) -> tf.Tensor:
-        return tf.maximum(
-            tf.convert_to_tensor(self._saved), tf.convert_to_tensor(self._seen)
-        )
+        spent = tf.convert_to_tensor(self._parts)
+        self._parts.assign(tf.where(taken, added(spent, cost), spent))
 
     # In Python.
 
-    def parts(self) -> np.ndarray:
-        """What is saved: the mark, and the parts that were spent."""
-        return np.maximum(self._saved.numpy(), self._seen.numpy())
-
     def spent(self) -> np.ndarray:
         """Divergences spent at the orders, and the charges."""
-        parts = self.parts()[1:]
+        parts = self._parts.numpy()
         spent = parts / PARTS
         spent[-1] *= self._event_delta
         return np.where(parts >= _BEYOND, np.inf, spent)
 
     def remaining(self) -> float:
         """The part of the budget that is left, from 1.0 down to 0.0."""
-        left = 1 - self.parts()[1:] / np.maximum(self._limits, 1)
+        left = 1 - self._parts.numpy() / np.maximum(self._limits, 1)
         left[:-1][self._limits[:-1] == 0] = 0.0
         return float(np.clip(min(left[:-1].max(), left[-1]), 0.0, 1.0))
 
     def left(self, cost: np.ndarray) -> int:
         """How many more steps of this cost, a row of a `table`, fit."""
-        room = np.maximum(self._limits - self.parts()[1:], -1)
+        room = np.maximum(self._limits - self._parts.numpy(), -1)
         fits = np.floor_divide(room, np.maximum(cost, 1))
         fits = np.where((cost == 0) & (room >= 0), np.iinfo(np.int64).max, fits)
         return max(0, int(min(fits[:-1].max(), fits[-1])))
@@ -266,26 +232,7 @@ class GraphFilter:
             state = self._renyi.get_state()
             charge = state["delta"] + self._charge(state["failure"])
             spent = self.cost(state["spent"], charge).numpy()
-            if spent.any():
-                self.raise_parts(np.append(self._mark, spent))
-
-    def raise_parts(self, loaded: Any = 0) -> None:
-        """Takes over loaded `parts` where not more was spent here.
-
-        Raises:
-          PrivacyStateError: They were spent of another filter.
-        """
-        loaded = np.broadcast_to(loaded, self._limits.size + 1)
-        for mark in (int(loaded[0]), int(self._saved.numpy()[0])):
-            if mark not in (0, self._mark):
-                raise PrivacyStateError(
-                    "The saved state was spent of a filter with other orders "
-                    "or another budget. Use the filter of the run that saved "
-                    "it."
-                )
-        parts = np.maximum(self.parts(), loaded.astype(np.int64))
-        self._saved.assign(parts)
-        self._seen.assign(parts)
+            self._parts.assign(np.maximum(self._parts.numpy(), spent))
 
 
 def added(spent: tf.Tensor, cost: tf.Tensor) -> tf.Tensor:
@@ -304,10 +251,3 @@ def _checked_relation(
             "REPLACE_SPECIAL for EpochSampling."
         )
     return relation
-
-
-def _mark(orders: tuple[int, ...], epsilon: float, event_delta: float) -> int:
-    """A number from 1 that hardly any others have."""
-    text = json.dumps([orders, epsilon.hex(), event_delta.hex()])
-    digest = hashlib.sha256(text.encode()).digest()
-    return int.from_bytes(digest[:7], "big") + 1

@@ -33,10 +33,8 @@ class GraphPayment:
         self._ratio = noise_ratio
         self._taken_over = TakenOver(run)
         with tf.init_scope():
-            size = GraphFilter.size(self._filter)
-            spent = tf.Variable(tf.zeros([size], tf.int64), trainable=False)
             self._held = tf.Variable(False, trainable=False)
-        self._sums = GraphFilter(self._filter, spent)
+        self._sums = GraphFilter(self._filter)
         self._steps = StepRecord(plan.num_compositions, plan.noise)
 
     # Within a step.
