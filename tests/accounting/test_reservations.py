@@ -88,7 +88,7 @@ def test_order_is_kept_and_others_stay_reserved():
     third = budget.reserve(ONE, 10)
     budget.compose(TWO)
     budget.settle(second, 0)
-    assert budget.entries == [(ONE, 1), (ONE, 10), (ONE, 10), (TWO, 1)]
+    assert budget.entries == [(ONE, 21), (TWO, 1)]
     budget.settle(third, 3)
     budget.settle(first, 10)
     assert budget.get_epsilon(0) == 1 + 10 + 3 + 2
@@ -156,6 +156,19 @@ def test_interrupted_while_counting_anew_is_refused_from_then_on(monkeypatch):
             budget.settle(reservation, 0)
     with pytest.raises(PrivacyStateError, match="does not know"):
         budget.spend(ONE)
+
+
+def test_the_events_of_a_run():
+    budget = SumFilter()
+    block = budget.reserve(ONE, 10, run="a")
+    budget.reserve(ONE, 5, run="b")
+    budget.compose(ONE, 2, run="a")
+    budget.spend(ONE, 3)
+    assert (budget.events_of("a"), budget.events_of("b")) == (12, 5)
+    budget.settle(block, 1)
+    assert (budget.events_of("a"), budget.events_of("b")) == (3, 5)
+    assert budget.events_of("c") == 0
+    assert budget.get_epsilon(0) == 1 + 5 + 2 + 3
 
 
 def test_any_sequence_counts_what_is_spent_and_what_is_held():

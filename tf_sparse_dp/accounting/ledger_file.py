@@ -183,6 +183,7 @@ class LedgerFile:
         count: int = 1,
         *,
         at_least: int | None = None,
+        run: str | None = None,
     ) -> Reservation:
         """Charges events before they are released; on disk when it returns.
 
@@ -191,6 +192,8 @@ class LedgerFile:
           count: How often at most.
           at_least: If the limit does not allow all, as many are reserved as
             it allows, if those are so many; else none. All if left out.
+          run: The id of the run that is going to release it, for `events_of`
+            and in the ledger; `run` of this object if left out.
 
         Raises:
           BudgetExhausted: The limit does not allow it. Nothing was reserved.
@@ -200,7 +203,7 @@ class LedgerFile:
         most, least = wanted(count, at_least)
         with self._held(), self._file.locked(to_write=True) as file:
             name, number = self._charge_allowed(
-                file, event, most, least, "reserve"
+                file, event, (most, least), "reserve", run
             )
             reservation = Reservation(event, number)
             self._own[reservation] = name
@@ -212,9 +215,9 @@ class LedgerFile:
         Raises:
           BudgetExhausted, PrivacyStateError: As `reserve`.
         """
-        most, least = wanted(count, None)
+        bounds = wanted(count, None)
         with self._held(), self._file.locked(to_write=True) as file:
-            self._charge_allowed(file, event, most, least, "spend")
+            self._charge_allowed(file, event, bounds, "spend", None)
 
     def settle(self, reservation: Reservation, used: int) -> None:
         """Gives back what was not used of a reservation, once.
@@ -253,11 +256,17 @@ class LedgerFile:
                         )
             del self._own[reservation]
 
-    def compose(self, event: dp_accounting.DpEvent, count: int = 1) -> None:
+    def compose(
+        self,
+        event: dp_accounting.DpEvent,
+        count: int = 1,
+        *,
+        run: str | None = None,
+    ) -> None:
         """Charges what was released, whether the limit allows it or not."""
         count, _ = wanted(count, None)
         with self._held(), self._file.locked(to_write=True) as file:
-            self._charge(file, event, count, "spend")
+            self._charge(file, event, count, "spend", run)
 
     def ledger(self) -> Ledger:
         """All that is charged, of each process as a run of its own.
@@ -299,10 +308,11 @@ class LedgerFile:
         self,
         file: int,
         event: dp_accounting.DpEvent,
-        most: int,
-        least: int,
+        bounds: tuple[int, int],
         kind: str,
+        run: str | None,
     ) -> tuple[str, int]:
+        most, least = bounds
         number = self._allowed(event, most)
         if number < least:
             raise BudgetExhausted(
@@ -310,10 +320,15 @@ class LedgerFile:
                 f"{self._num_events} events are charged, and there is room for "
                 f"{number}. Nothing was reserved; nothing may be released."
             )
-        return self._charge(file, event, number, kind), number
+        return self._charge(file, event, number, kind, run), number
 
     def _charge(
-        self, file: int, event: dp_accounting.DpEvent, count: int, kind: str
+        self,
+        file: int,
+        event: dp_accounting.DpEvent,
+        count: int,
+        kind: str,
+        run: str | None,
     ) -> str:
         record = event_to_json(event)
         # What cannot be read back would make the file useless.
@@ -322,7 +337,7 @@ class LedgerFile:
         line = {
             "kind": kind,
             "id": name,
-            "run": self._run,
+            "run": self._run if run is None else run,
             "event": record,
             "count": count,
         }
@@ -344,8 +359,8 @@ class LedgerFile:
             event = event_from_json(record["event"])
             count = whole_number(record["count"])
             name = record["id"]
-            if name in self._charges:
-                raise ValueError(f"{name} is reserved twice")
+            if name in self._charges or not isinstance(record["run"], str):
+                raise ValueError(f"{name} is reserved twice, or of no run")
             settled = kind == "spend"
             charge = Charge(name, record["run"], event, count, settled)
             self._charges[name] = charge

@@ -81,6 +81,7 @@ class Budget(Protocol):
         count: int = 1,
         *,
         at_least: int | None = None,
+        run: str | None = None,
     ) -> Reservation:
         """Pays for the event, `count` times, before any is released.
 
@@ -90,11 +91,17 @@ class Budget(Protocol):
           at_least: If there is no budget for all, as many are reserved as
             there is budget for, if those are so many; else none. All if left
             out.
+          run: The id of the run that is going to release it, by which
+            `events_of` finds it: a run that is resumed, in another process
+            perhaps, is not charged again for what its budget has of it.
 
         Raises:
           BudgetExhausted: There is no budget for that many. Nothing was
             reserved.
         """
+
+    def events_of(self, run: str) -> int:
+        """How many events of a run are charged, those it reserved included."""
 
     def settle(self, reservation: Reservation, used: int) -> None:
         """Gives back what was not used of a reservation, once.

@@ -94,7 +94,7 @@ def test_a_cap_holds_for_the_child_and_the_parent_for_all():
         capped.spend(GAUSSIAN)
     assert budget.entries[-1][1] <= total
     # What the parent refused was given back to the cap.
-    assert capped._cap.entries == [(GAUSSIAN, 1), (GAUSSIAN, 5)]
+    assert capped._cap.entries == [(GAUSSIAN, 6)]
 
 
 def test_what_the_parent_refuses_is_not_taken_from_the_cap():

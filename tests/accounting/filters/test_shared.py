@@ -13,6 +13,7 @@ import pytest
 from tf_sparse_dp.accounting.dp_events import ApproxDpEvent
 from tf_sparse_dp.accounting.filters import (
     ApproxDPFilter,
+    PldFilter,
     RenyiFilter,
     SharedBudget,
     ZcdpFilter,
@@ -82,6 +83,24 @@ def test_decides_as_its_filter_does(path, kind, event):
     assert here.saved_ledger().num_events == sum(n for _, n in alone.entries)
 
 
+def test_a_declared_sequence_is_shared_too(path):
+    def new():
+        sequence = [(GAUSSIAN, 90), (PAIR, 3)]
+        return PldFilter(epsilon=3.0, delta=1e-6, sequence=sequence)
+
+    here, there = SharedBudget(path, new()), SharedBudget(path, new())
+    block = here.reserve(GAUSSIAN, 60)
+    there.child("there").spend(GAUSSIAN, 10)
+    with pytest.raises(BudgetExhausted, match="room for 0"):
+        there.spend(PAIR)
+    here.settle(block, 50)
+    assert there.affordable(GAUSSIAN, 100) == 30
+    there.spend(GAUSSIAN, 30).spend(PAIR, 3)
+    with pytest.raises(BudgetExhausted):
+        here.spend(PAIR)
+    assert here.entries == [(GAUSSIAN, 90), (PAIR, 3)]
+
+
 def test_records_without_enforcing(path):
     budget = SharedBudget(path, zcdp())
     budget.compose(GAUSSIAN, 10_000)
@@ -116,6 +135,25 @@ def test_all_processes_must_have_the_same_budget(path):
     for used in (spent, restored):
         with pytest.raises(ValueError, match="expected a new one"):
             SharedBudget(path, used)
+
+
+def test_a_run_that_goes_on_elsewhere_is_known(path, tmp_path):
+    first = SharedBudget(path, zcdp())
+    block = first.reserve(GAUSSIAN, 10, run="mine")
+    first.reserve(GAUSSIAN, 7, run="other")
+    first.settle(block, 4)
+    first.spend(GAUSSIAN)
+    again = SharedBudget(path, zcdp())
+    child = again.child("mine")
+    again.compose(GAUSSIAN, 2, run="mine")
+    for budget in (first, again, child):
+        assert budget.events_of("mine") == 6
+        assert budget.events_of("other") == 7
+        assert budget.events_of("unknown") == 0
+    # A cap of this process does not know what an earlier one spent.
+    capped = again.child("capped", cap=zcdp(1.0))
+    assert capped.events_of("mine") == 0
+    assert [run.num_events for run in first.saved_ledger().runs] == [0, 6, 7, 1]
 
 
 def test_an_interruption_loses_nothing(path, monkeypatch):

@@ -79,15 +79,24 @@ class ChildFilter(PrivacyFilter):
             return (self._parent,)
         return self._cap, self._parent
 
+    def events_of(self, run: str) -> int:
+        """How many events of a run are charged, in the child and above."""
+        with self._lock:
+            return min(payer.events_of(run) for payer in self._payers)
+
     def compose(
-        self, event: dp_accounting.DpEvent, count: int = 1
+        self,
+        event: dp_accounting.DpEvent,
+        count: int = 1,
+        *,
+        run: str | None = None,
     ) -> ChildFilter:
         with self._lock:
             self._check_process()
             self.can_spend(event, count)  # Raises if a payer cannot say.
             for payer in self._payers:
-                payer.compose(event, count)
-            self._charge(event, count)
+                payer.compose(event, count, run=run)
+            self._charge(event, count, run=run)
         return self
 
     def reserve(
@@ -96,18 +105,21 @@ class ChildFilter(PrivacyFilter):
         count: int = 1,
         *,
         at_least: int | None = None,
+        run: str | None = None,
     ) -> Reservation:
         with self._lock:
             self._check_process()
             above: list[tuple[PrivacyFilter, Reservation]] = []
             try:
                 for payer in self._payers:
-                    part = payer.reserve(event, count, at_least=at_least)
+                    part = payer.reserve(
+                        event, count, at_least=at_least, run=run
+                    )
                     above.append((payer, part))
                     # The parent may pay for fewer than the cap.
                     at_least = count if at_least is None else at_least
                     count = part.count
-                reservation = self._hold(event, count)
+                reservation = self._hold(event, count, run)
             except BaseException:
                 for payer, part in above:
                     payer.settle(part, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import itertools
 import math
 import os
 import threading
@@ -27,6 +28,7 @@ class _Charge:
     event: dp_accounting.DpEvent
     count: int
     held: bool = False  # By a reservation: not to be joined with others.
+    run: str | None = None
 
 
 class PrivacyFilter(dp_accounting.PrivacyAccountant):
@@ -109,26 +111,52 @@ class PrivacyFilter(dp_accounting.PrivacyAccountant):
     def entries(self) -> list[tuple[dp_accounting.DpEvent, int]]:
         """What was composed or reserved, in order, with counts."""
         with self._lock:
-            return [(charge.event, charge.count) for charge in self._charges]
+            several = itertools.groupby(self._charges, lambda c: c.event)
+            return [
+                (event, sum(c.count for c in group)) for event, group in several
+            ]
+
+    def events_of(self, run: str) -> int:
+        """How many events of a run are charged, those it reserved included.
+
+        Args:
+          run: An id that was given to `reserve` or `compose`.
+        """
+        with self._lock:
+            return sum(c.count for c in self._charges if c.run == run)
 
     def compose(
-        self, event: dp_accounting.DpEvent, count: int = 1
+        self,
+        event: dp_accounting.DpEvent,
+        count: int = 1,
+        *,
+        run: str | None = None,
     ) -> PrivacyFilter:
         """Records what was released, whether the budget pays for it or not.
+
+        Args:
+          event: What was released.
+          count: How often.
+          run: The id of the run that released it, for `events_of`.
 
         Raises:
           UnsupportedEventError: The filter does not know what the event costs.
         """
-        self._charge(event, count)
+        self._charge(event, count, run=run)
         return self
 
     def _charge(
-        self, event: dp_accounting.DpEvent, count: int, held: bool = False
+        self,
+        event: dp_accounting.DpEvent,
+        count: int,
+        *,
+        held: bool = False,
+        run: str | None = None,
     ) -> _Charge:
         with self._lock:
             self._check_process()
             super().compose(event, count)
-            charge = _Charge(event, count, held)
+            charge = _Charge(event, count, held, run)
             self._charges.append(charge)
             self._charges[-2:] = _joined(self._charges[-2:])
             return charge
@@ -186,6 +214,7 @@ class PrivacyFilter(dp_accounting.PrivacyAccountant):
         count: int = 1,
         *,
         at_least: int | None = None,
+        run: str | None = None,
     ) -> Reservation:
         """Spends for releases to come; `settle` gives back those that did not.
 
@@ -197,6 +226,7 @@ class PrivacyFilter(dp_accounting.PrivacyAccountant):
           count: How often at most.
           at_least: If the budget does not pay for all, as many are reserved
             as it pays for, if those are so many; else none. All if left out.
+          run: The id of the run that is going to release it, for `events_of`.
 
         Raises:
           BudgetExhausted: The budget does not pay for that many. Nothing was
@@ -220,13 +250,17 @@ class PrivacyFilter(dp_accounting.PrivacyAccountant):
                         f"{self.remaining():.3g} of it is left. Nothing was "
                         "spent; nothing may be released."
                     )
-            return self._hold(event, number)
+            return self._hold(event, number, run)
 
-    def _hold(self, event: dp_accounting.DpEvent, count: int) -> Reservation:
+    def _hold(
+        self, event: dp_accounting.DpEvent, count: int, run: str | None
+    ) -> Reservation:
         """A reservation, whether the budget pays for it or not."""
         with self._lock:
             reservation = Reservation(event, count)
-            self._reserved[reservation] = self._charge(event, count, True)
+            self._reserved[reservation] = self._charge(
+                event, count, held=True, run=run
+            )
             return reservation
 
     def settle(self, reservation: Reservation, used: int) -> None:
@@ -382,7 +416,7 @@ def _joined(charges: list[_Charge]) -> list[_Charge]:
         if last is charge or charge.held or last.held:
             alike = False
         else:
-            alike = last.event == charge.event
+            alike = (last.event, last.run) == (charge.event, charge.run)
         if alike:
             last.count += charge.count
         elif charge.count:

@@ -126,6 +126,7 @@ class PldFilter(PrivacyFilter):
         count: int = 1,
         *,
         at_least: int | None = None,
+        run: str | None = None,
     ) -> Reservation:
         """Spends for the next events of the sequence; see `PrivacyFilter`.
 
@@ -163,7 +164,7 @@ class PldFilter(PrivacyFilter):
                     "take a RenyiFilter, whose events may be chosen as one "
                     "goes."
                 )
-            return super().reserve(event, count, at_least=at_least)
+            return super().reserve(event, count, at_least=at_least, run=run)
 
     def remaining(self) -> float:
         """The part of epsilon that is left, from 1.0 down to 0.0."""

@@ -112,12 +112,20 @@ class SharedBudget(PrivacyFilter):
         """What all processes have spent or reserved, as one event."""
         return self._current().ledger
 
+    def events_of(self, run: str) -> int:
+        """How many events of a run are charged, by whatever process."""
+        return self._file.events_of(run)
+
     def compose(
-        self, event: dp_accounting.DpEvent, count: int = 1
+        self,
+        event: dp_accounting.DpEvent,
+        count: int = 1,
+        *,
+        run: str | None = None,
     ) -> SharedBudget:
         self._check_supported(event, count)
         with self._lock:
-            self._file.compose(event, count)
+            self._file.compose(event, count, run=run)
         return self
 
     def spend(
@@ -134,10 +142,11 @@ class SharedBudget(PrivacyFilter):
         count: int = 1,
         *,
         at_least: int | None = None,
+        run: str | None = None,
     ) -> Reservation:
         self._check_supported(event, count)
         with self._lock:
-            return self._file.reserve(event, count, at_least=at_least)
+            return self._file.reserve(event, count, at_least=at_least, run=run)
 
     def settle(self, reservation: Reservation, used: int) -> None:
         with self._lock:
@@ -183,9 +192,11 @@ class SharedBudget(PrivacyFilter):
             if held is not None:
                 lower |= inner._release(held, charge.count)
             elif charge.settled:
-                inner.compose(charge.event, charge.count)
+                inner.compose(charge.event, charge.count, run=charge.run)
             else:
-                self._held[charge.id] = inner._hold(charge.event, charge.count)
+                self._held[charge.id] = inner._hold(
+                    charge.event, charge.count, charge.run
+                )
             self._taken_in += 1
         if lower:
             inner._replay()
