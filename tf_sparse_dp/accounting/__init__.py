@@ -20,6 +20,7 @@ from tf_sparse_dp.accounting.filters import (
 from tf_sparse_dp.accounting.ledger import Ledger
 from tf_sparse_dp.accounting.ledger_file import LedgerFile
 from tf_sparse_dp.accounting.ledger_header import LedgerHeader
+from tf_sparse_dp.accounting.odometer import PrivacyOdometer
 from tf_sparse_dp.accounting.plan import PrivacyPlan
 from tf_sparse_dp.accounting.statement import (
     PrivacyStatement,
@@ -35,6 +36,7 @@ __all__ = [
     "LedgerHeader",
     "PldFilter",
     "PrivacyFilter",
+    "PrivacyOdometer",
     "PrivacyPlan",
     "PrivacyStatement",
     "PublicMixtureDpEvent",

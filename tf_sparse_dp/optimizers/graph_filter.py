@@ -56,7 +56,7 @@ class GraphFilter:
         as spent; what is spent here it has to be told (`StepRecord`).
 
     Raises:
-      ValueError: A budget is 1024 or more.
+      ValueError: A budget is 1024 or more, or the filter is for replaced units.
 
     Example:
       >>> renyi = RenyiFilter(epsilon=2.0, delta=1e-6, orders=[16, 24])
@@ -75,7 +75,13 @@ class GraphFilter:
     def __init__(self, renyi: RenyiFilter):
         self._renyi = renyi
         self._orders = tuple(int(order) for order in renyi.orders)
-        self._relation = _checked_relation(renyi)
+        replace_one = dp_accounting.NeighboringRelation.REPLACE_ONE
+        if renyi.neighboring_relation is replace_one:
+            raise ValueError(
+                "The filter is for REPLACE_ONE, under which a clipped sum "
+                "changes by twice the clip norm; expected ADD_OR_REMOVE_ONE, "
+                "or REPLACE_SPECIAL for EpochSampling."
+            )
         self._event_delta = renyi.event_delta
         self._price = math.inf
         if renyi.epsilon < 700:
@@ -137,19 +143,7 @@ class GraphFilter:
           noise_multiplier: A float64 tensor.
           failure_probability: A float64 tensor; see `FailingDpEvent`.
           noise: "gaussian" or "laplace".
-
-        Raises:
-          ValueError: The filter's neighbouring relation gives no amplification
-            by Poisson sampling.
         """
-        add_or_remove = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-        sampled = sampling_probability is not None
-        if sampled and self._relation is not add_or_remove:
-            raise ValueError(
-                f"A sampling probability was given to a filter for "
-                f"{self._relation.name}, expected ADD_OR_REMOVE_ONE. Make the "
-                "filter with that neighboring_relation."
-            )
         divergences = step_divergence(
             sampling_probability, noise_multiplier, self._orders, noise
         )
@@ -238,16 +232,3 @@ class GraphFilter:
 def added(spent: tf.Tensor, cost: tf.Tensor) -> tf.Tensor:
     """The sum, in parts; what is beyond every budget stays there."""
     return tf.minimum(spent + cost, tf.constant(_BEYOND, tf.int64))
-
-
-def _checked_relation(
-    renyi: RenyiFilter,
-) -> dp_accounting.NeighboringRelation:
-    relation = renyi.neighboring_relation
-    if relation is dp_accounting.NeighboringRelation.REPLACE_ONE:
-        raise ValueError(
-            "The filter is for REPLACE_ONE, under which a clipped sum changes "
-            "by twice the clip norm; expected ADD_OR_REMOVE_ONE, or "
-            "REPLACE_SPECIAL for EpochSampling."
-        )
-    return relation
