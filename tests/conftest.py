@@ -14,6 +14,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 # Its bfloat16 kernels kill the process on some virtual machines.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+# Tests neither read nor leave anything in the user's cache directory.
+os.environ["TF_SPARSE_DP_CACHE"] = "off"
 
 import numpy as np
 import pytest

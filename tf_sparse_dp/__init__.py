@@ -17,6 +17,9 @@ from tf_sparse_dp.accounting import (
     RenyiFilter,
     SharedBudget,
     ZcdpFilter,
+    batch_size_for_budget,
+    noise_for_budget,
+    steps_for_budget,
 )
 from tf_sparse_dp.callbacks import PrivacyBudget
 from tf_sparse_dp.errors import (
@@ -91,10 +94,13 @@ __all__ = [
     "VaryingPoissonSampling",
     "ZcdpFilter",
     "__version__",
+    "batch_size_for_budget",
     "check_separable",
     "explain",
     "integrations",
+    "noise_for_budget",
     "per_example_gradients",
     "private_mean",
     "rules",
+    "steps_for_budget",
 ]

@@ -17,6 +17,11 @@ from tf_sparse_dp.accounting.filters import (
     SharedBudget,
     ZcdpFilter,
 )
+from tf_sparse_dp.accounting.for_budget import (
+    batch_size_for_budget,
+    noise_for_budget,
+    steps_for_budget,
+)
 from tf_sparse_dp.accounting.ledger import Ledger
 from tf_sparse_dp.accounting.ledger_file import LedgerFile
 from tf_sparse_dp.accounting.ledger_header import LedgerHeader
@@ -44,5 +49,8 @@ __all__ = [
     "Sampling",
     "SharedBudget",
     "ZcdpFilter",
+    "batch_size_for_budget",
+    "noise_for_budget",
     "privacy_statement",
+    "steps_for_budget",
 ]

@@ -27,6 +27,7 @@ from tf_sparse_dp.accounting.events import (
     neighbouring_relation,
     training_event,
 )
+from tf_sparse_dp.accounting.progress import evaluating
 
 # A Gaussian is cut at 10 standard deviations (a mass of e^-50 goes to infinite
 # loss), so the loss of one release lies within 10/z + 1/(2 z²). Beyond this the
@@ -327,6 +328,10 @@ def ideal_epsilon(
             )
     interval = _grid_interval(
         noise, probability, noise_multiplier, compositions, grid_points
+    )
+    evaluating(
+        f"noise multiplier {noise_multiplier:.5g}, sampling probability "
+        f"{probability:.3g}, {compositions} times"
     )
     found = _pld_epsilon(
         noise, probability, noise_multiplier, interval, compositions, delta

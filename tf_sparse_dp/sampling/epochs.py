@@ -163,6 +163,10 @@ class EpochSampling:
             "is in at most one batch; no amplification by sampling is claimed."
         )
 
+    def with_compositions(self, number: int) -> EpochSampling:
+        """The same batches for another number of passes."""
+        return dataclasses.replace(self, epochs=number)
+
     def dataset(self, data: Any, *, seed: int | None = None) -> tf.data.Dataset:
         """Shuffled batches in which each example occurs exactly once.
 

@@ -203,6 +203,29 @@ class PoissonSampling:
             f"{self.batch_size:,} being expected."
         )
 
+    def with_compositions(self, number: int) -> PoissonSampling:
+        """The same batches for another number of steps.
+
+        A `max_batch_size` that is the default is the new default.
+        """
+        return self._changed(steps=number, epochs=None)
+
+    def with_batch_size(self, batch_size: int) -> PoissonSampling:
+        """As many steps with batches of another expected size.
+
+        A `max_batch_size` that is the default is the new default.
+        """
+        return self._changed(
+            batch_size=batch_size, steps=self.num_steps, epochs=None
+        )
+
+    def _changed(self, **changes: Any) -> PoissonSampling:
+        usual: dict[str, Any] = {"max_batch_size": None}
+        default = dataclasses.replace(self, **usual)
+        if default.max_batch_size == self.max_batch_size:
+            changes |= usual
+        return dataclasses.replace(self, **changes)
+
     def dataset(self, data: Any, *, seed: int | None = None) -> tf.data.Dataset:
         """The batches of a run, as a pipeline for `fit`.
 

@@ -192,6 +192,29 @@ class UserSampling:
             f"{self.examples_per_user:,} example{plural}, chosen at random."
         )
 
+    def with_compositions(self, number: int) -> UserSampling:
+        """The same batches for another number of steps.
+
+        A `max_users_per_batch` that is the default is the new default.
+        """
+        return self._changed(self._users.with_compositions(number))
+
+    def with_batch_size(self, users: int) -> UserSampling:
+        """As many steps with batches of another expected number of users.
+
+        A `max_users_per_batch` that is the default is the new default.
+        """
+        return self._changed(self._users.with_batch_size(users))
+
+    def _changed(self, users: PoissonSampling) -> UserSampling:
+        return UserSampling(
+            num_users=users.num_examples,
+            users_per_batch=users.batch_size,
+            examples_per_user=self.examples_per_user,
+            steps=users.num_steps,
+            max_users_per_batch=users.max_batch_size,
+        )
+
     def dataset(
         self, data: Any, user_ids: Any, *, seed: int | None = None
     ) -> tf.data.Dataset:
