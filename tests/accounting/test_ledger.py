@@ -287,6 +287,13 @@ def test_spent_before_counts_once_for_each_training():
     resumed = Ledger.from_json(ledger.to_json())
     resumed.append(STEP)
     assert resumed.spent_before == (0.5, 1e-8)
+    fresh = Ledger(header(spent_before=(0.5, 1e-8)))
+    assert fresh.spent_before == (0.5, 1e-8)
+    assert fresh.merge(resumed).spent_before == (0.5, 1e-8)
+    another = Ledger(header(spent_before=(0.5, 1e-8), mechanism="another"))
+    assert another.merge(resumed).spent_before == pytest.approx((1.0, 2e-8))
+    with pytest.raises(PrivacyStateError, match="mechanism is 'another'"):
+        resumed.check_belongs(another.header)
     other = Ledger(header(spent_before=(0.5, 1e-8)), [(STEP, 1)])
     assert resumed.merge(other).spent_before == pytest.approx((1.0, 2e-8))
 

@@ -172,10 +172,17 @@ class Ledger:
         """Epsilon and delta spent beforehand, once for all that went on.
 
         Trainings that did not go on from one another are taken to have spent
-        anew, even what they had in common.
+        anew, even what they had in common. Where nothing was released under
+        a header, it is taken to be about what others say alike.
         """
-        pairs = {(run.origin, run.header.spent_before) for run in self.runs}
-        epsilons, deltas = zip(*(pair for _, pair in pairs), strict=True)
+        runs = self.runs
+        released = {_made(run) for run in runs if run.entries}
+        spendings = {
+            (run.origin, _made(run)): run.header.spent_before
+            for run in runs
+            if run.entries or _made(run) not in released
+        }
+        epsilons, deltas = zip(*spendings.values(), strict=True)
         return _sum_up(epsilons), _sum_up(deltas)
 
     @property
@@ -386,6 +393,11 @@ class Ledger:
 
 def _digest_of(runs: Sequence[Run]) -> str:
     return chained("", [run.digest() for run in runs])
+
+
+def _made(run: Run) -> str:
+    """The mechanism and what it took to make it."""
+    return canonical_json([run.header.mechanism, run.header.spent_before])
 
 
 def _sum_up(values: Sequence[float]) -> float:

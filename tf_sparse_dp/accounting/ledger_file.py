@@ -62,8 +62,8 @@ class LedgerFile:
     Args:
       path: Of the file. It is made if it is not there.
       header: What it belongs to; that of a file that is there must not differ.
-        What was spent to make the mechanism is taken to be spent once for all
-        processes that use the file.
+        What was spent to make the mechanism, which then must not differ
+        either, counts once for all processes that use the file.
       limit: The most events that can be charged, such as
         `plan.num_compositions`; None sets no limit. All processes must agree.
 

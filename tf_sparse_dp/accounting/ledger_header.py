@@ -149,7 +149,9 @@ class LedgerHeader:
     def _identity(self) -> dict[str, Any]:
         config = self.to_config()
         for name in _CIRCUMSTANCES:
-            del config[name]
+            # What was spent to make it tells mechanisms of one cost apart.
+            if name != "mechanism" or not any(self.spent_before):
+                del config[name]
         if self.account.get("class_name") == "PrivacyPlan":
             account = dict(self.account)
             account["config"] = {
