@@ -127,7 +127,7 @@ class PrivacyOdometer(dp_accounting.PrivacyAccountant):
         self._event_share = float(event_share)
         self._orders = tuple(int(order) for order in orders)
         self._prices = RenyiPrices(self._orders, neighboring_relation)
-        self._spent = Cost(np.zeros(len(orders)))
+        self._spent = Cost((0.0,) * len(orders))
         self._lock = threading.Lock()
 
     @property
@@ -152,7 +152,7 @@ class PrivacyOdometer(dp_accounting.PrivacyAccountant):
                 return math.inf
             epsilon = float(
                 ville_epsilon(
-                    spent.sizes,
+                    np.asarray(spent.sizes),
                     self._orders,
                     target_delta * (1 - self._event_share),
                 )
