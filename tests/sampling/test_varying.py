@@ -201,7 +201,7 @@ def test_seed_repeats_and_is_warned_of():
     for seed in (7, 7, 8):
         with pytest.warns(PrivacyWarning, match="repeatable"):
             dataset = sampling.dataset((np.arange(EXAMPLES),), seed=seed)
-        runs.append([tuple(ids) for ids, *_ in dataset.as_numpy_iterator()])
+        runs.append([tuple(ids.numpy()) for ids, *_ in dataset])
     assert runs[0] == runs[1] != runs[2]
 
 

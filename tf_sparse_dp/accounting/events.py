@@ -83,7 +83,8 @@ def check_sampling(sampling: object) -> None:
         raise TypeError(
             f"sampling is {sampling!r}, expected a PoissonSampling, a "
             "UserSampling or an EpochSampling. Construct one and pass the "
-            "object itself."
+            "object itself. (Steps of several kinds, as those of a "
+            "VaryingPoissonSampling, are for filters.)"
         )
     check_run(sampling)
     check_step(sampling, sampling.neighbouring_relation)
