@@ -28,7 +28,7 @@ from tf_sparse_dp.accounting.filters.renyi import (
 _Relation = dp_accounting.NeighboringRelation
 _ZCDpEvent: Any = getattr(dp_accounting, "ZCDpEvent", None)
 # Any order gives a bound; these are fine enough to find nearly the best.
-_ORDERS = 1 + np.geomspace(2.0**-12, 2.0**40, 16 * 52 + 1)
+_ORDERS = 1 + np.geomspace(2.0**-12, 2.0**40, 64 * 52 + 1)
 
 
 def _half_square(change: float, noise: float) -> float:
@@ -124,7 +124,9 @@ class ZcdpFilter(AdditiveFilter):
             ADD_OR_REMOVE_ONE
         ),
     ):
-        event_delta = checked_event_delta(delta, event_delta, EVENT_SHARE)
+        event_delta = checked_event_delta(
+            epsilon, delta, event_delta, EVENT_SHARE
+        )
         share = (delta - event_delta) * (1 - 4 * ULP)
         super().__init__(
             epsilon=epsilon,

@@ -129,7 +129,9 @@ class RenyiFilter(AdditiveFilter):
             ADD_OR_REMOVE_ONE
         ),
     ):
-        event_delta = checked_event_delta(delta, event_delta, EVENT_SHARE)
+        event_delta = checked_event_delta(
+            epsilon, delta, event_delta, EVENT_SHARE
+        )
         if orders is None:
             orders = default_orders(epsilon, delta)
         orders = tuple(orders)
@@ -170,7 +172,7 @@ class RenyiFilter(AdditiveFilter):
 
 
 def checked_event_delta(
-    delta: float, event_delta: float | None, share: float
+    epsilon: float, delta: float, event_delta: float | None, share: float
 ) -> float:
     """What is set aside of delta.
 
@@ -179,6 +181,10 @@ def checked_event_delta(
     """
     if event_delta is None:
         event_delta = share * delta
+    if not 0 < epsilon < math.inf:
+        raise ValueError(
+            f"epsilon is {epsilon!r}, expected a finite number above 0."
+        )
     if not 0 <= event_delta < delta < 1:
         raise ValueError(
             f"delta is {delta!r} and event_delta is {event_delta!r}, expected "
