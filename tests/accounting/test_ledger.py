@@ -254,6 +254,36 @@ def test_forks_part_ways():
     assert ledger.merge(other).num_events == 7
 
 
+def test_any_family_of_ledgers_counts_every_release_once():
+    source = random.Random(0)
+    for _ in range(40):
+        # Ledgers, and the releases that they should hold.
+        family = [(Ledger(header()), set()) for _ in range(2)]
+        releases = 0
+        for _ in range(25):
+            ledger, known = source.choice(family)
+            act = source.choice(("append", "append", "save", "copy", "merge"))
+            if act == "append":
+                several = len({run.origin for run in ledger.runs}) > 1
+                if several and ledger._open_in is None:
+                    continue  # Refused, as tested below.
+                count = source.randint(1, 3)
+                ledger.append(source.choice((STEP, LAPLACE)), count)
+                known |= set(range(releases, releases + count))
+                releases += count
+            elif act == "save":
+                family.append((Ledger.from_json(ledger.to_json()), set(known)))
+            elif act == "copy":
+                family.append((copy.deepcopy(ledger), set(known)))
+            else:
+                other, others = source.choice(family)
+                family.append((ledger.merge(other), known | others))
+            for ledger, known in family:
+                assert ledger.num_events == len(known)
+        for ledger, _ in family:
+            ledger.verify()
+
+
 def test_a_run_with_two_histories_is_refused():
     ledger = Ledger(header(), [(STEP, 5)])
     saved = json.loads(ledger.to_json())

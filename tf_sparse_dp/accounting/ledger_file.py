@@ -7,7 +7,7 @@ import dataclasses
 import os
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import dp_accounting
 
@@ -286,6 +286,15 @@ class LedgerFile:
         """Takes in what other processes wrote."""
         with self._held(), self._file.locked(to_write=False):
             pass
+
+    def _no_copy(self, *_: Any) -> NoReturn:
+        raise TypeError(
+            f"The object for {self.path} cannot be copied or pickled: a copy "
+            "would not see what the other charges. Make another LedgerFile "
+            "with the same path."
+        )
+
+    __copy__ = __deepcopy__ = __reduce_ex__ = _no_copy
 
     def _held(self) -> contextlib.AbstractContextManager[bool]:
         """The lock of this object, which after a fork starts anew."""

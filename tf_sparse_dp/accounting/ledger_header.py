@@ -152,14 +152,12 @@ class LedgerHeader:
             # What was spent to make it tells mechanisms of one cost apart.
             if name != "mechanism" or not any(self.spent_before):
                 del config[name]
-        if self.account.get("class_name") == "PrivacyPlan":
-            account = dict(self.account)
-            account["config"] = {
-                name: value
-                for name, value in dict(account.get("config", {})).items()
-                if name != "epsilon"
-            }
-            config["account"] = account
+        plan = self.account.get("config")
+        if self.account.get("class_name") == "PrivacyPlan" and isinstance(
+            plan, dict
+        ):
+            plan = {n: value for n, value in plan.items() if n != "epsilon"}
+            config["account"] = {**self.account, "config": plan}
         return config
 
 

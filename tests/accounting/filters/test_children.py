@@ -165,5 +165,12 @@ def test_a_shared_budget_has_children(tmp_path):
     assert there.entries == [(GAUSSIAN, 10)]
     child.settle(block, 4)
     assert there.entries == child.entries == [(GAUSSIAN, 4)]
+    block = child.reserve(GAUSSIAN, 10)
+    fine = (tmp_path / "budget.jsonl").rename(tmp_path / "elsewhere")
+    with pytest.raises(PrivacyStateError, match="was removed"):
+        child.settle(block, 1)
+    fine.rename(tmp_path / "budget.jsonl")
+    child.settle(block, 1)  # What failed can be tried again.
+    assert there.entries == child.entries == [(GAUSSIAN, 5)]
     with pytest.raises(TypeError, match="somebody else's"):
         SharedBudget(tmp_path / "other.jsonl", zcdp().child("one"))
