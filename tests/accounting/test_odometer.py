@@ -113,6 +113,44 @@ def test_a_composed_epsilon_fails_the_same_tests(kind):
     assert excess > DELTA + 3 * error
 
 
+def best_adversary(epsilon_of, gain, *, epsilon=0.3, steps=300):
+    """The largest expected gain of all rules to stop, computed exactly.
+
+    Randomised response loses +ε or -ε; so what can be known is how often it was
+    +ε in how many steps. Whether to stop there is decided from the end on.
+    """
+    prices = RenyiPrices(ORDERS, ADD_OR_REMOVE)
+    divergences = np.array(prices.cost(ApproxDpEvent(epsilon)).sizes)
+    numbers = np.arange(1, steps + 1)[:, np.newaxis]
+    shown = epsilon_of(numbers * divergences)
+    plus = 1 / (1 + math.exp(-epsilon))
+    value = np.zeros(steps + 2)
+    for number in range(steps, 0, -1):
+        loss = epsilon * (2 * np.arange(number + 1) - number)
+        going_on = plus * value[1:] + (1 - plus) * value[:-1]
+        value = np.maximum(gain(shown[number - 1], loss), going_on)
+    return plus * value[1] + (1 - plus) * value[0]
+
+
+def exceeded(shown, loss):
+    return (loss > shown).astype(float)
+
+
+def hockey_stick(shown, loss):
+    return -np.expm1(np.minimum(shown - loss, 0))
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.3, 1.0])
+def test_no_rule_to_stop_does_better_than_delta(epsilon):
+    def best(epsilon_of, gain):
+        return best_adversary(epsilon_of, gain, epsilon=epsilon)
+
+    # Close to delta: it is not by waste that the odometer is right.
+    assert DELTA / 2 < best(odometer_epsilon, exceeded) <= DELTA
+    assert best(odometer_epsilon, hockey_stick) <= DELTA
+    assert best(composed_epsilon, hockey_stick) > 1.2 * DELTA
+
+
 def test_losses_are_simulated_right():
     """e^(αL) has the moment that the divergence says. 5 standard errors."""
     rng = np.random.default_rng(0)

@@ -326,6 +326,26 @@ def test_record_lists_every_step_taken_in_order(way):
     assert bool(record.has_room())
 
 
+@pytest.mark.parametrize("way", ["graph", "XLA"])
+def test_record_goes_round_and_loses_nothing_that_was_not_listed(way):
+    record = StepRecord(3)
+    write = compiled(lambda z: record.write(True, None, z, 0.0), way)
+    listed = []
+    for number in range(1, 11):
+        write(tf.constant(number, tf.float64))
+        if number % 3 == 0:
+            assert not bool(record.has_room())
+            listed += record.events()
+            record.clear()
+            assert bool(record.has_room())
+    assert [e.noise_multiplier for e, _ in listed] == list(range(1, 10))
+    assert [count for _, count in listed] == [1] * 9
+    record.events()
+    write(tf.constant(11.0, tf.float64))
+    record.clear()  # Only of what was listed.
+    assert record.events() == [(dp_accounting.GaussianDpEvent(11.0), 1)]
+
+
 def test_record_of_laplace_noise_without_sampling():
     record = StepRecord(2, "laplace")
     record.write(True, None, 1.5, 0.0)

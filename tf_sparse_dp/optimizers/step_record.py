@@ -16,14 +16,15 @@ _NOT_SAMPLED = -1.0
 
 
 class StepRecord:
-    """A page of fixed length on which every step writes what it released.
+    """A ring of fixed length on which every step writes what it released.
 
     A compiled step cannot call the ledger; it writes the public facts of its
-    event here, and Python reads them off later. A full page refuses further
-    steps (`has_room`), for what cannot be written down must not be released.
+    event here, and Python reads them off later, also while steps go on. A full
+    ring refuses further steps (`has_room`), for what cannot be written down
+    must not be released.
 
     Args:
-      limit: How many steps fit the page.
+      limit: How many steps fit.
       noise: "gaussian" or "laplace".
 
     Example:
@@ -46,15 +47,14 @@ class StepRecord:
             self._count = tf.Variable(
                 0, dtype=tf.int64, trainable=False, name="steps_recorded"
             )
-
-    @property
-    def limit(self) -> int:
-        """How many steps fit the page."""
-        return self._limit
+            self._cleared = tf.Variable(
+                0, dtype=tf.int64, trainable=False, name="steps_cleared"
+            )
+        self._listed = 0
 
     def has_room(self) -> tf.Tensor:
         """Whether one step more fits; a bool tensor."""
-        return self._count < self._limit
+        return self._count - self._cleared < self._limit
 
     def write(
         self,
@@ -76,8 +76,8 @@ class StepRecord:
         facts = (sampling_probability, noise_multiplier, failure_probability)
         row = tf.stack([tf.convert_to_tensor(x, tf.float64) for x in facts])
         # A refused step writes to the next free row too, which the next one
-        # that is taken writes over; on a full page, what is there.
-        place = tf.minimum(tf.convert_to_tensor(self._count), self._limit - 1)
+        # that is taken writes over; where none is free, what is there.
+        place = tf.convert_to_tensor(self._count) % self._limit
         free = self.has_room()
         row = tf.where(free, row, tf.gather(self._rows, place))
         self._rows.scatter_nd_update([[place]], [row])
@@ -86,7 +86,9 @@ class StepRecord:
 
     def events(self) -> list[tuple[dp_accounting.DpEvent, int]]:
         """The events of all steps in order; equal ones in a row are one."""
-        rows = self._rows.numpy()[: int(self._count.numpy())]
+        begin, end = int(self._cleared.numpy()), int(self._count.numpy())
+        rows = self._rows.numpy()[np.arange(begin, end) % self._limit]
+        self._listed = end
         changes = np.flatnonzero((rows[1:] != rows[:-1]).any(1)) + 1
         starts = [0, *changes.tolist()] if len(rows) else []
         ends = [*starts[1:], len(rows)]
@@ -96,8 +98,8 @@ class StepRecord:
         ]
 
     def clear(self) -> None:
-        """Begins an empty page: what was on it stands in the ledger now."""
-        self._count.assign(0)
+        """Makes room of what `events` listed last: the ledger has it now."""
+        self._cleared.assign(self._listed)
 
     def _event(
         self, probability: float, noise_multiplier: float, failure: float
