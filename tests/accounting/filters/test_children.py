@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 
@@ -11,6 +12,7 @@ import pytest
 from tf_sparse_dp.accounting.dp_events import ApproxDpEvent
 from tf_sparse_dp.accounting.filters import (
     ApproxDPFilter,
+    ChildFilter,
     RenyiFilter,
     SharedBudget,
     ZcdpFilter,
@@ -126,6 +128,13 @@ def test_grandchildren_and_names():
         with pytest.raises(ValueError, match="nothing was spent"):
             budget.child("two", cap=cap)
     assert list(budget.children) == ["one"]
+
+
+def test_a_child_is_not_made_from_a_config():
+    child = zcdp().child("one", cap=zcdp(1.0))
+    config = json.loads(json.dumps(child.get_config()))
+    with pytest.raises(PrivacyStateError, match="its budget is its parent's"):
+        ChildFilter.from_config(config)
 
 
 def test_threads_of_children_never_overspend_and_spend_all():

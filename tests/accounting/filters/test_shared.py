@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -154,6 +155,22 @@ def test_a_run_that_goes_on_elsewhere_is_known(path, tmp_path):
     capped = again.child("capped", cap=zcdp(1.0))
     assert capped.events_of("mine") == 0
     assert [run.num_events for run in first.saved_ledger().runs] == [0, 6, 7, 1]
+
+
+@pytest.mark.parametrize(("kind", "event"), FILTERS)
+def test_made_again_from_its_config(path, kind, event):
+    budget = SharedBudget(path, kind(epsilon=3.0, delta=1e-6), unit="user")
+    budget.spend(event, 3)
+    config = json.loads(json.dumps(budget.get_config()))
+    again = SharedBudget.from_config(config)
+    assert again.entries == [(event, 3)]
+    again.spend(event)
+    assert budget.entries == [(event, 4)]
+    path.rename(path.parent / "elsewhere")
+    # Not a new file, of which nothing would be spent.
+    with pytest.raises(PrivacyStateError, match="is not there"):
+        SharedBudget.from_config(config)
+    assert not path.exists()
 
 
 def test_an_interruption_loses_nothing(path, monkeypatch):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import dp_accounting
 
 from tf_sparse_dp.accounting.composition import composed_epsilon
 from tf_sparse_dp.accounting.filters.interface import PrivacyFilter
 from tf_sparse_dp.accounting.reservations import Reservation
+from tf_sparse_dp.errors import PrivacyStateError
 
 
 class ChildFilter(PrivacyFilter):
@@ -176,6 +177,21 @@ class ChildFilter(PrivacyFilter):
                 "config": self._cap.get_config(),
             },
         }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> NoReturn:
+        """Refuses: a budget of its own is not what a child has.
+
+        Raises:
+          PrivacyStateError: Always, saying what to do.
+        """
+        raise PrivacyStateError(
+            f"The child {config.get('name')!r} cannot be made from its config: "
+            "its budget is its parent's, which others spend as well. Make a "
+            "child of that, and an optimizer with it, and restore the state "
+            "of the saved one (load the model with compile=False, compile it, "
+            "and restore a checkpoint)."
+        )
 
     def _maybe_compose(
         self, event: dp_accounting.DpEvent, count: int, do_compose: bool

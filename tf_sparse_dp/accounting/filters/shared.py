@@ -7,12 +7,21 @@ from typing import Any
 
 import dp_accounting
 
+from tf_sparse_dp.accounting.filters.additive import AdditiveFilter
+from tf_sparse_dp.accounting.filters.approximate import ApproxDPFilter
 from tf_sparse_dp.accounting.filters.children import ChildFilter
+from tf_sparse_dp.accounting.filters.concentrated import ZcdpFilter
 from tf_sparse_dp.accounting.filters.interface import PrivacyFilter
+from tf_sparse_dp.accounting.filters.renyi import RenyiFilter
 from tf_sparse_dp.accounting.ledger import Ledger
 from tf_sparse_dp.accounting.ledger_file import LedgerFile
 from tf_sparse_dp.accounting.ledger_header import LedgerHeader, relation_name
 from tf_sparse_dp.accounting.reservations import Reservation
+from tf_sparse_dp.errors import PrivacyStateError
+
+_KINDS: dict[str, type[AdditiveFilter]] = {
+    kind.__name__: kind for kind in (ApproxDPFilter, RenyiFilter, ZcdpFilter)
+}
 
 
 class SharedBudget(PrivacyFilter):
@@ -171,6 +180,28 @@ class SharedBudget(PrivacyFilter):
             "unit": self._file.header.unit,
             "filter": dict(self._file.header.account),
         }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> SharedBudget:
+        """The budget of a `get_config`, with all that its file holds.
+
+        Raises:
+          PrivacyStateError: The file is not there, or belongs to another
+            budget, or its filter cannot be made here.
+        """
+        path, described = config["path"], config["filter"]
+        kind = _KINDS.get(described["class_name"])
+        if kind is None or not os.path.exists(path):
+            raise PrivacyStateError(
+                f"The shared budget {path} of a {described['class_name']} "
+                "cannot be made here: the file, with all that others have "
+                f"spent, is not there, or the filter is none of "
+                f"{sorted(_KINDS)}. Put the file back, or make the "
+                "SharedBudget yourself and pass it."
+            )
+        return cls(
+            path, kind.from_config(described["config"]), unit=config["unit"]
+        )
 
     def _current(self) -> PrivacyFilter:
         """The filter with all that the file holds."""
