@@ -273,10 +273,12 @@ def test_selection_is_that_of_dp_accounting(shape) -> None:
     event = Repeated(run, 5.0, shape)
     orders = (*range(2, 64), 128, 256, 512)
     accountant = dp_accounting.rdp.RdpAccountant(orders).compose(event)
-    np.testing.assert_allclose(sizes(event, ADD, orders), accountant.rdp, 1e-6)
+    found = sizes(event, ADD, orders)
+    np.testing.assert_allclose(found, accountant.rdp, 2e-5)
+    assert np.all(found >= accountant.rdp)
     # Few orders of our own do not make the search for the best one coarse.
     few = sizes(event, ADD, (6, 17))
-    np.testing.assert_allclose(few, accountant.rdp[[4, 15]], 1e-6)
+    np.testing.assert_array_equal(few, found[[4, 15]])
 
 
 def test_one_of_several_runs_fails() -> None:

@@ -351,5 +351,5 @@ def _failing(event: dp_accounting.DpEvent) -> FailingDpEvent:
     noise = dp_accounting.GaussianDpEvent(event.noise_multiplier)
     return FailingDpEvent(
         dp_accounting.PoissonSampledDpEvent(probability, noise),
-        min(1.0, overflow * (1 + 1e-9)),
+        min(1.0, overflow * (1 + 1e-6)),
     )

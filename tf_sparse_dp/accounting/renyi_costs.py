@@ -49,6 +49,9 @@ class RenyiPrices(Prices):
     unit changes a sum by at most C, replacing it by up to 2C, which halves the
     noise multiplier.
 
+    **Laplace noise** on many coordinates tells no more than on one that takes
+    the whole change; `training_event` has the proof.
+
     **Samples without replacement**, m of n: let H_s(P‖Q) = ∫(P - sQ)₊. If
     replacing a unit gives the pair P, Q without sampling then with it, for both
     directions and s ≥ 1, H_s is at most that of the pair (1-γ)Q + γP and Q, for
@@ -150,11 +153,13 @@ class RenyiPrices(Prices):
             )
         if np.any(np.isinf(run.sizes)):
             return self._flat(math.inf)
-        known = _KnownDpEvent(run.sizes)
+        # It takes 1 - e^-ρ for one of its bounds, which loses the digits of
+        # small ρ; from 1e-10 on, what it rounds is less than a part in 1e5.
+        known = _KnownDpEvent(tuple(max(size, 1e-10) for size in run.sizes))
         repeated = dp_event.RepeatAndSelectDpEvent(known, mean, shape)
         accountant = _KnownAccountant(orders, self._relation).compose(repeated)
         places = np.searchsorted(orders, self._orders)
-        sizes = accountant.rdp[places] * (1 + 1e-12)
+        sizes = accountant.rdp[places] * (1 + 1e-5)
         return Cost(tuple(sizes.tolist()), 0.0, times(mean, run.failure))
 
     def _mixed(self, weights: Array, sizes: Array) -> Array:

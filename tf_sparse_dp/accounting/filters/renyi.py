@@ -17,6 +17,10 @@ from tf_sparse_dp.accounting.renyi_costs import renyi_prices
 # Of delta, for deltas and failures of events, unless told otherwise.
 EVENT_SHARE = 2.0**-10
 _MOST_ORDER = 4096
+_CANDIDATES = (
+    *range(2, 65),
+    *(round(64 * 2 ** (step / 8)) for step in range(1, 49)),
+)
 
 
 def _terms(orders: Array, delta: float) -> tuple[Array, Array]:
@@ -95,8 +99,8 @@ class RenyiFilter(AdditiveFilter):
       epsilon: The budget.
       delta: The budget.
       orders: Integers of at least 2. Fewer orders allow more steps if one of
-        them fits the events; a single one loses nothing to the choice. None for
-        a few that suit Gaussian noise, sampled or not.
+        them fits the events; a single one loses nothing to the choice, see
+        `suited_to`. None for three that suit Gaussian noise, sampled or not.
       event_delta: The part of delta for deltas (`ApproxDpEvent`) and failures
         (`FailingDpEvent`) of events; None for a 1024th.
       neighboring_relation: Of `dp_accounting`; the one for which events hold.
@@ -157,6 +161,64 @@ class RenyiFilter(AdditiveFilter):
             budgets=tuple(budgets.tolist()),
             neighboring_relation=neighboring_relation,
         )
+
+    @classmethod
+    def suited_to(
+        cls,
+        event: dp_accounting.DpEvent,
+        *,
+        epsilon: float,
+        delta: float,
+        event_delta: float | None = None,
+        neighboring_relation: dp_accounting.NeighboringRelation = (
+            ADD_OR_REMOVE_ONE
+        ),
+    ) -> RenyiFilter:
+        """A filter with the one order that allows the event most often.
+
+        Nothing is lost to a choice of orders; other events than the one that is
+        expected are paid for at this order as well.
+
+        Args:
+          event: What is expected to be spent mostly.
+          epsilon: The budget.
+          delta: The budget.
+          event_delta: As for the class.
+          neighboring_relation: Of `dp_accounting`.
+
+        Raises:
+          UnsupportedEventError: The event has no Rényi divergence here.
+          ValueError: A number is out of range, or the budget does not pay for
+            the event at any order.
+
+        Example:
+          >>> step = dp_accounting.PoissonSampledDpEvent(
+          ...     0.01, dp_accounting.GaussianDpEvent(1.0)
+          ... )
+          >>> budget = RenyiFilter.suited_to(step, epsilon=3.0, delta=1e-6)
+          >>> budget.orders, budget.affordable(step, most=9999)
+          (array([7.]), 1647)
+        """
+        budget = {
+            "epsilon": epsilon,
+            "delta": delta,
+            "event_delta": event_delta,
+            "neighboring_relation": neighboring_relation,
+        }
+        divergences, _ = cls(orders=_CANDIDATES, **budget).cost(event)
+        share = delta - checked_event_delta(
+            epsilon, delta, event_delta, EVENT_SHARE
+        )
+        orders = np.asarray(_CANDIDATES, np.float64)
+        with np.errstate(divide="ignore"):
+            steps = renyi_budgets(epsilon, orders, share) / divergences
+        best = int(np.argmax(steps))
+        if steps[best] < 1:
+            raise ValueError(
+                f"{event!r} costs more than epsilon = {epsilon} at delta = "
+                f"{delta}, at every order. Add noise, or sample less."
+            )
+        return cls(orders=[_CANDIDATES[best]], **budget)
 
     @property
     def orders(self) -> Array:
