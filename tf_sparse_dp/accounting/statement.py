@@ -376,7 +376,8 @@ def privacy_statement(
 
 
 def _assumptions(plan: Plan, unit: str) -> tuple[str, ...]:
-    if plan.sampling.sampling_probability is None:
+    kinds = plan.kinds if isinstance(plan, AdaptivePlan) else (plan.sampling,)
+    if kinds[0].sampling_probability is None:
         batches = (
             f"Every {unit} is in at most one batch of a pass, and batches are "
             "formed without regard to the values of the data."

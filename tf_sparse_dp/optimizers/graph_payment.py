@@ -92,7 +92,9 @@ class GraphPayment:
         if not self.can_go_on(count):
             raise BudgetExhausted(
                 f"{self._filter!r} pays for no further step with this noise; "
-                f"{count} steps were taken."
+                f"{count} steps were taken. Set more noise, or make a filter "
+                "with a larger budget before you start. (Batches that may "
+                "overflow are charged to delta e^epsilon times.)"
             )
 
     def reserve(self, count: int, need: int, block: int) -> None:

@@ -153,8 +153,7 @@ class BlockPayment:
         self._source = source
         self._event = event
         self._taken_over = TakenOver(run)
-        self._open: Reservation | None = None
-        self._begin = 0  # What was taken before the open reservation.
+        self._open: list[tuple[Reservation, int]] = []  # And where they begin.
         with tf.init_scope():
             self._paid = tf.Variable(
                 0, dtype=tf.int64, trainable=False, name="paid_ahead"
@@ -167,15 +166,15 @@ class BlockPayment:
         pass
 
     def left(self, count: int) -> int:
-        ahead = self._paid_ahead(count)
+        ahead = self.paid_ahead(count)
         return ahead + self._source.affordable(self._event(), _MANY)
 
     def can_go_on(self, count: int) -> bool:
-        ahead = self._paid_ahead(count)
+        ahead = self.paid_ahead(count)
         return ahead > 0 or self._source.affordable(self._event(), 1) > 0
 
     def check(self, count: int) -> None:
-        if self._paid_ahead(count):
+        if self.paid_ahead(count):
             return
         if self.can_go_on(count):
             raise PrivacyStateError(
@@ -188,22 +187,32 @@ class BlockPayment:
         )
 
     def reserve(self, count: int, need: int, block: int) -> None:
-        ahead = self._paid_ahead(count)
+        ahead = self.paid_ahead(count)
         if ahead >= need:
             return
+        while self._open and self._end(*self._open[0]) <= count:
+            taken, _ = self._open.pop(0)
+            self._source.settle(taken, taken.count)
         with contextlib.suppress(BudgetExhausted):
             # What is left of an earlier block is going to be taken first.
-            self._open = self._source.reserve(
+            begin = count + ahead
+            reserved = self._source.reserve(
                 self._event(), max(need, block) - ahead, at_least=1
             )
-            self._begin = count + ahead
-            self._paid.assign(self._begin + self._open.count)
+            self._open.append((reserved, begin))
+            self._paid.assign(self._end(reserved, begin))
 
     def settle(self, count: int) -> None:
-        if self._open is not None:
-            self._source.settle(self._open, max(0, count - self._begin))
-            self._open = None
         self._paid.assign(count)
+        while self._open:
+            reserved, begin = self._open[-1]
+            used = min(max(0, count - begin), reserved.count)
+            self._source.settle(reserved, used)
+            self._open.pop()
+
+    def paid_ahead(self, count: int) -> int:
+        """How many steps after `count` are paid."""
+        return max(0, int(self._paid.numpy()) - count)
 
     def change_noise(self, count: int) -> None:
         self.settle(count)
@@ -213,5 +222,6 @@ class BlockPayment:
         for event, count in self._taken_over.missing(ledger, of_file):
             self._source.compose(event, count)
 
-    def _paid_ahead(self, count: int) -> int:
-        return max(0, int(self._paid.numpy()) - count)
+    @staticmethod
+    def _end(reserved: Reservation, begin: int) -> int:
+        return begin + reserved.count

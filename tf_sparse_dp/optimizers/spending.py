@@ -7,7 +7,8 @@ an older checkpoint cannot lower what was spent here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -15,7 +16,7 @@ import tensorflow as tf
 from tf_sparse_dp.accounting.adaptive_plan import Plan
 from tf_sparse_dp.accounting.ledger import Ledger
 from tf_sparse_dp.errors import BudgetExhausted, PrivacyStateError
-from tf_sparse_dp.optimizers.payments import Payment
+from tf_sparse_dp.optimizers.payments import BlockPayment, Payment
 
 _NO_PASS = -1  # Rows seen in the current pass when none was started.
 
@@ -96,11 +97,24 @@ class Spending:
         count = self.count()
         return all(payment.can_go_on(count) for payment in self._payments)
 
-    def change_noise(self) -> None:
-        """What was paid, ahead or for a pass, is not for other noise."""
+    @contextlib.contextmanager
+    def changing_noise(self) -> Iterator[None]:
+        """What was paid, ahead or for a pass, is not for other noise.
+
+        Steps that were paid ahead are paid ahead anew; a pass has to be.
+        """
+        count = self.count()
+        ahead = [
+            payment.paid_ahead(count)
+            for payment in self._payments
+            if isinstance(payment, BlockPayment)
+        ]
         for payment in self._payments:
-            payment.change_noise(self.count())
+            payment.change_noise(count)
         self._rows.assign(_NO_PASS)
+        yield
+        if ahead and not self.counts_passes:
+            self.reserve(min(ahead), min(ahead))
 
     def take_over(self, ledger: Ledger) -> None:
         """Counts, and charges, what a loaded ledger says was released."""

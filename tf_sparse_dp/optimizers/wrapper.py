@@ -249,8 +249,8 @@ class PrivateWrapper:
     @noise_multiplier.setter
     def noise_multiplier(self, noise_multiplier: float) -> None:
         self._record.ledger()  # What was taken had other noise.
-        self._spending.change_noise()
-        self._private.change_noise(noise_multiplier)
+        with self._spending.changing_noise():
+            self._private.change_noise(noise_multiplier)
 
     @property
     def loss_reduction(self) -> str:
