@@ -49,10 +49,12 @@ demo: $(READY)
 
 # Whatever does not depend on Keras is marked `once` and left out of the second run.
 # Tracing is Python and keeps one core busy; a process takes up to 3 GB.
+# Stealing work leaves most of a file to one process, which traces it once.
 JOBS ?= 2
+PARALLEL = -n $(JOBS) --dist worksteal
 test: $(READY)
-	$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)
-	TF_USE_LEGACY_KERAS=1 $(BIN)/python -m pytest -q -n $(JOBS) -m "not once" $(ARGS)
+	$(BIN)/python -m pytest -q $(PARALLEL) $(ARGS)
+	TF_USE_LEGACY_KERAS=1 $(BIN)/python -m pytest -q $(PARALLEL) -m "not once" $(ARGS)
 	$(BIN)/python -m pytest -q --doctest-modules --doctest-ignore-import-errors tf_sparse_dp
 
 lint: $(READY)

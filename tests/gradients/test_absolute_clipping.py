@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -36,10 +37,14 @@ BOUNDED = (
 )
 
 
+@functools.cache
 class Sums:
-    """Clipped sums of a kind, traced once; all variables in one vector."""
+    """Clipped sums of a kind, traced once; all variables in one vector.
 
-    def __init__(self, kind: str, size: int, jit_compile: bool = False):
+    Once for all tests, too.
+    """
+
+    def __init__(self, kind: str, size: int, jit_compile: bool):
         if jit_compile and kind == "ragged rows":
             pytest.skip("XLA needs to know the number of lookups")
         self._factors = KINDS[kind][1]
@@ -102,7 +107,7 @@ def _true_norms(kind: str, arrays: Arrays, size: int) -> np.ndarray:
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_norms_are_not_too_small(kind: str, size: int) -> None:
-    sums = Sums(kind, size)
+    sums = Sums(kind, size, False)
     for seed in range(10):
         batch = units._batch(kind, size, seed)
         true, found = _true_norms(kind, batch, size), sums.norms(batch)
@@ -140,7 +145,7 @@ def test_neighbours_are_close(kind: str, size: int, jit_compile: bool) -> None:
 def test_bad_units_and_padding_have_no_influence(kind: str) -> None:
     """1e30 is finite, but a weight that undoes it would lose digits."""
     batch = units._batch(kind, 2)
-    sums = Sums(kind, 2)
+    sums = Sums(kind, 2, False)
     everybody = np.ones(UNITS * 2, bool)
     expected = sums(units._zeroed(batch, slice(2, 4)), everybody)
     assert np.abs(expected).sum() > 0
@@ -160,7 +165,7 @@ def test_bad_units_and_padding_have_no_influence(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_nobody_gives_zero(kind: str, rows: int) -> None:
     batch = [a[:rows] for a in units._batch(kind, 5)]
-    assert not Sums(kind, 5)(batch, np.zeros(rows, bool)).any()
+    assert not Sums(kind, 5, False)(batch, np.zeros(rows, bool)).any()
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])

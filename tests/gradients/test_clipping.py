@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -143,11 +144,15 @@ KINDS: dict[str, tuple[Callable[..., Arrays], Callable[..., list[Factor]]]] = {
 }
 
 
+@functools.cache
 class Sums:
-    """Clipped sums of a kind, traced once; all variables in one vector."""
+    """Clipped sums of a kind, traced once; all variables in one vector.
+
+    Once for all tests, too.
+    """
 
     def __init__(
-        self, kind: str, jit_compile: bool = False, clip_norm: float = CLIP_NORM
+        self, kind: str, jit_compile: bool, clip_norm: float = CLIP_NORM
     ):
         self._factors = KINDS[kind][1]
         self._clip_norm = clip_norm
@@ -216,7 +221,7 @@ def test_neighbours_are_close(kind: str, jit_compile: bool) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_example_is_within_the_clip_norm(kind: str) -> None:
-    sums = Sums(kind)
+    sums = Sums(kind, False)
     for seed in range(20):
         batch = KINDS[kind][0](np.random.RandomState(seed))
         for example in range(B):
@@ -229,7 +234,7 @@ def test_small_times_large_is_not_nothing(steps: int) -> None:
     """Features of 1e-20 and upstream gradients of 1e19: a term of norm 10."""
     left = np.full([1, steps, 10_000], 1e-20)
     right = np.full([1, steps, 1], 1e19)
-    total = Sums("kernel")([left, right], ALL[:1])
+    total = Sums("kernel", False)([left, right], ALL[:1])
     assert np.linalg.norm(total) <= CLIP_NORM * (1 + SLACK)
 
 
@@ -280,7 +285,7 @@ def test_all_padding_gives_zero(kind: str, jit_compile: bool) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_empty_batch_gives_zero(kind: str) -> None:
     batch = [a[:0] for a in KINDS[kind][0](np.random.RandomState(0))]
-    assert not Sums(kind)(batch, ALL[:0]).any()
+    assert not Sums(kind, False)(batch, ALL[:0]).any()
 
 
 def _integers(lookups: int) -> tuple[tf.Tensor, tf.Tensor]:

@@ -209,10 +209,16 @@ KINDS: dict[str, tuple[Draw, Callable[..., list[Factor]]]] = {
 _NOT_COMPILED = ("ragged rows",)
 
 
+@functools.cache
 class Sums:
-    """Clipped sums of a kind, traced once; all variables in one vector."""
+    """Clipped sums of a kind, traced once; all variables in one vector.
+
+    Once for all tests, too.
+    """
 
     def __init__(self, kind: str, size: int, jit_compile: bool):
+        if jit_compile and kind in _NOT_COMPILED:
+            pytest.skip("XLA needs to know the number of lookups")
         self._factors = KINDS[kind][1]
         self._size = size
         self._traced = tf.function(
@@ -243,14 +249,6 @@ class Sums:
                 total = dense
             parts.append(np.asarray(total, np.float64).ravel())
         return np.concatenate(parts)
-
-
-@functools.cache
-def _sums(kind: str, size: int, jit_compile: bool = False) -> Sums:
-    """Shared by all tests: a step is traced for the first batch it meets."""
-    if jit_compile and kind in _NOT_COMPILED:
-        pytest.skip("XLA needs to know the number of lookups")
-    return Sums(kind, size, jit_compile)
 
 
 def _reference(kind: str, arrays: Arrays, size: int) -> np.ndarray:
@@ -292,7 +290,7 @@ def _all(size: int) -> np.ndarray:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_neighbours_are_close(kind: str, size: int) -> None:
-    sums = _sums(kind, size)
+    sums = Sums(kind, size, False)
     largest = 0.0
     for seed in range(20):
         batch = _batch(kind, size, seed)
@@ -320,7 +318,7 @@ def test_neighbours_are_close(kind: str, size: int) -> None:
 def test_sums_are_those_of_a_loop_over_units(
     kind: str, size: int, jit_compile: bool
 ) -> None:
-    sums = _sums(kind, size, jit_compile)
+    sums = Sums(kind, size, jit_compile)
     batch = _batch(kind, size)
     np.testing.assert_allclose(
         sums(batch, _all(size)),
@@ -349,7 +347,7 @@ def test_gradients_are_added_before_the_norm_is_taken() -> None:
 def test_padding_within_a_unit_has_no_influence(
     kind: str, jit_compile: bool
 ) -> None:
-    sums = _sums(kind, 5, jit_compile)
+    sums = Sums(kind, 5, jit_compile)
     valid = np.random.RandomState(0).rand(UNITS * 5) < 0.5
     valid[:5] = False  # A unit of padding alone.
     batch = _batch(kind, 5)
@@ -369,7 +367,7 @@ def test_a_unit_without_a_norm_counts_as_zero(
 ) -> None:
     """One bad example takes its unit with it, and nobody else's."""
     batch = _batch(kind, 2)
-    sums = _sums(kind, 2, jit_compile)
+    sums = Sums(kind, 2, jit_compile)
     expected = sums(_zeroed(batch, slice(2, 4)), _all(2))
     for place, array in enumerate(batch):
         if array.dtype.kind != "f":
@@ -383,7 +381,7 @@ def test_a_unit_without_a_norm_counts_as_zero(
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_left_over_has_no_influence(kind: str) -> None:
     batch = _batch(kind, 2)
-    sums = _sums(kind, 2)
+    sums = Sums(kind, 2, False)
     expected = sums([a[:6] for a in batch], _all(2)[:6])
     found = sums([a[:7] for a in batch], _all(2)[:7])
     np.testing.assert_array_equal(found, expected)
@@ -393,4 +391,4 @@ def test_what_is_left_over_has_no_influence(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_nobody_gives_zero(kind: str, rows: int) -> None:
     batch = [a[:rows] for a in _batch(kind, 5)]
-    assert not _sums(kind, 5)(batch, np.zeros(rows, bool)).any()
+    assert not Sums(kind, 5, False)(batch, np.zeros(rows, bool)).any()
