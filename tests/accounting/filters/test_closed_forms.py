@@ -202,3 +202,25 @@ def test_composed_epsilon_of_failures_is_enough() -> None:
     assert ideal.get_epsilon(left) == pytest.approx(epsilon, rel=1e-6)
     assert ideal.get_epsilon(left) <= epsilon
     assert budget.get_epsilon(9e-6) == math.inf
+
+
+def test_one_order_suits_an_event() -> None:
+    step = dp_accounting.PoissonSampledDpEvent(0.01, Gaussian(1.0))
+    suited = RenyiFilter.suited_to(step, epsilon=3.0, delta=1e-6)
+    (order,) = suited.orders
+    counts = {
+        alpha: RenyiFilter(epsilon=3.0, delta=1e-6, orders=[alpha]).affordable(
+            step, MANY
+        )
+        for alpha in range(6, 20)
+    }
+    assert counts[order] == max(counts.values())
+    assert suited.affordable(step, MANY) == counts[order]
+    default = RenyiFilter(epsilon=3.0, delta=1e-6)
+    assert default.affordable(step, MANY) < counts[order]
+    with pytest.raises(ValueError, match="at every order"):
+        RenyiFilter.suited_to(Gaussian(0.1), epsilon=1.0, delta=1e-6)
+    free = RenyiFilter.suited_to(
+        dp_accounting.NoOpDpEvent(), epsilon=1.0, delta=1e-6
+    )
+    assert free.remaining() == 1.0
