@@ -63,10 +63,10 @@ class Record:
         """
         ledger.check_belongs(self._header)
         merged = self.ledger().merge(ledger)
-        if self._written:
-            self._loaded.append(ledger)
-        else:
-            self._own = merged.continued(self._header, run=self._run)
+        self._loaded.append(ledger)
+        if not self._written:
+            # This run goes on from there.
+            self._own = ledger.continued(self._header, run=self._run)
         return merged
 
 

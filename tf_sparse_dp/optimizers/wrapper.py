@@ -189,7 +189,7 @@ class PrivateWrapper:
         self._compositions = self.add_variable(  # type: ignore[attr-defined]
             shape=(), dtype="int64", name="compositions"
         )
-        file = ledger_file(step, ledger)
+        self._file = file = ledger_file(step, ledger)
         run = random_id() if file is None else file.run
         self._payments = payments_for(step, file, run)
         self._spending = Spending(step.plan, self._compositions, self._payments)
@@ -357,7 +357,7 @@ class PrivateWrapper:
             mechanism=step.released_by,
             clip_norm=step.clip_norm,
             noise_multiplier=step.noise_multiplier_now,
-            compositions=self._spending.count(),
+            compositions=self._in_all(),
             noise=step.mechanism.noise_family,
             fixed_sizes=step.fixed_sizes,
             examples_per_unit=step.examples_per_unit,
@@ -368,6 +368,14 @@ class PrivateWrapper:
             ),
             spent_before=step.mechanism.spent_before,
         )
+
+    def _in_all(self) -> int:
+        """Compositions, with those of all others that share a ledger file."""
+        count = self._spending.count()
+        if self._file is None:
+            return count
+        others = self._file.num_events - self._file.events_of(self._file.run)
+        return max(count, others + self._spending.taken_here())
 
     def forget_refusals(self) -> tuple[int, int]:
         """Refused steps since the last call: for their batch, for the budget.
