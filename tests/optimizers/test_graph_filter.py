@@ -62,6 +62,7 @@ def exact_divergence(q: float, z: float, order: int, noise: str):
         return total.ln() / (order - 1)
 
 
+@pytest.mark.lane
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])
 def test_divergences_bound_the_truth_closely(noise, way):
@@ -282,6 +283,7 @@ def test_single_precision_is_not_taken():
         budget.cost(tf.zeros([len(ORDERS)], tf.float32), 0.0)
 
 
+@pytest.mark.lane
 @pytest.mark.parametrize("way", WAYS)
 def test_record_lists_every_step_taken_in_order(way):
     record = StepRecord(6)
