@@ -194,6 +194,16 @@ def test_only_possible_components_count() -> None:
 
 
 @pytest.mark.parametrize(
+    "probabilities",
+    [(0.5, 0.4), (1.5, -0.5), (1.0, math.nan), (1.0, math.inf), (1.0,), ()],
+    ids=repr,
+)
+def test_impossible_probabilities_are_refused(probabilities) -> None:
+    with pytest.raises(ValueError, match="probabilities"):
+        PublicMixtureDpEvent(probabilities, (Gaussian(2.0), Gaussian(1.0)))
+
+
+@pytest.mark.parametrize(
     "event",
     [
         dp_accounting.NonPrivateDpEvent(),

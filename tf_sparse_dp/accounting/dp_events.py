@@ -129,7 +129,8 @@ class PublicMixtureDpEvent(dp_accounting.DpEvent):
         for event in self.events:
             _event(self, attr.fields(PublicMixtureDpEvent).events, event)
         total = math.fsum(self.probabilities)
-        if min(self.probabilities) < 0 or abs(total - 1) > 1e-9:
+        possible = all(chance >= 0 for chance in self.probabilities)
+        if not possible or not abs(total - 1) <= 1e-9:  # Nor if it is NaN.
             raise ValueError(
                 f"probabilities of PublicMixtureDpEvent are "
                 f"{self.probabilities}, expected numbers of at least 0 that "

@@ -123,7 +123,8 @@ class ApproxDPFilter(AdditiveFilter):
     ):
         event_delta = checked_event_delta(epsilon, delta, event_delta, 0.5)
         # The root of s²/2 + cs = ε with c = sqrt(2 ln(1/δ')), rounded down.
-        rate = math.sqrt(-2 * math.log(delta - event_delta)) * (1 + 8 * ULP)
+        rest = (delta - event_delta) * (1 - 2 * ULP)
+        rate = math.sqrt(-2 * math.log(rest)) * (1 + 8 * ULP)
         root = 2 * epsilon / (rate + math.sqrt(rate * rate + 2 * epsilon))
         super().__init__(
             epsilon=epsilon,
