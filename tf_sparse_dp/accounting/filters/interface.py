@@ -192,7 +192,8 @@ class PrivacyFilter(dp_accounting.PrivacyAccountant):
         if error is not None:
             raise privacy_accountant.UnsupportedEventError(
                 f"{type(self).__name__} does not know what {event!r} costs: "
-                f"{error.error_message} ({error.invalid_event!r})"
+                f"{error.error_message} (caused by subevent "
+                f"{error.invalid_event!r})"
             )
 
     def spend(
