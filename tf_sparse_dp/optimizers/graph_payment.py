@@ -113,6 +113,6 @@ class GraphPayment:
         pass  # Each step pays for the noise that it has.
 
     def take_over(self, ledger: Ledger) -> None:
-        for event, count in self._taken_over.missing(ledger):
-            self._filter.compose(event, count)
+        for event, count, run in self._taken_over.missing(ledger):
+            self._filter.compose(event, count, run=run)
         self._sums.take_in()

@@ -109,8 +109,10 @@ class TakenOver:
 
     def missing(
         self, ledger: Ledger, known: Callable[[str], int] | None = None
-    ) -> list[tuple[dp_accounting.DpEvent, int]]:
+    ) -> list[tuple[dp_accounting.DpEvent, int, str]]:
         """The ledger's events that were not, which from now on are.
+
+        With how often, and the run that they are of.
 
         Args:
           ledger: All events of all runs.
@@ -126,7 +128,8 @@ class TakenOver:
                 covered = min(entry.count, charged)
                 charged -= covered
                 if covered < entry.count:
-                    missing.append((entry.event, entry.count - int(covered)))
+                    uncovered = entry.count - int(covered)
+                    missing.append((entry.event, uncovered, run.id))
         return missing
 
 
@@ -138,8 +141,7 @@ class BlockPayment:
     process that dies has paid for its last block in full.
 
     Args:
-      source: A `Budget` that also has `affordable` and `compose`, and
-        `events_of` if it is a file.
+      source: A `Budget` that also has `affordable` and `compose`.
       event: Gives what the next step costs.
       run: The id of this run.
     """
@@ -152,6 +154,7 @@ class BlockPayment:
     ):
         self._source = source
         self._event = event
+        self._run = run
         self._taken_over = TakenOver(run)
         self._open: list[tuple[Reservation, int]] = []  # And where they begin.
         with tf.init_scope():
@@ -197,7 +200,10 @@ class BlockPayment:
             # What is left of an earlier block is going to be taken first.
             begin = count + ahead
             reserved = self._source.reserve(
-                self._event(), max(need, block) - ahead, at_least=1
+                self._event(),
+                max(need, block) - ahead,
+                at_least=1,
+                run=self._run,
             )
             self._open.append((reserved, begin))
             self._paid.assign(self._end(reserved, begin))
@@ -218,9 +224,9 @@ class BlockPayment:
         self.settle(count)
 
     def take_over(self, ledger: Ledger) -> None:
-        of_file = getattr(self._source, "events_of", None)
-        for event, count in self._taken_over.missing(ledger, of_file):
-            self._source.compose(event, count)
+        known = self._source.events_of
+        for event, count, run in self._taken_over.missing(ledger, known):
+            self._source.compose(event, count, run=run)
 
     @staticmethod
     def _end(reserved: Reservation, begin: int) -> int:
