@@ -23,7 +23,7 @@ $(shell rm -f $(READY))
 endif
 endif
 
-.PHONY: help demo test lint format bench bench-mechanisms bench-errors lanes clean
+.PHONY: help demo test lint format bench bench-mechanisms bench-errors lanes agreement clean
 help:
 	@echo "make demo    train a private recommender; ARGS='--epsilon 8' passes options"
 	@echo "make test    the tests on Keras 3 and on tf-keras, and the examples in docstrings"
@@ -33,6 +33,7 @@ help:
 	@echo "make bench-mechanisms   what a release of a large table costs, sparse and dense"
 	@echo "make bench-errors   how far private sums are from the exact ones"
 	@echo "make lanes   a short test on the oldest TensorFlow and the newest dp-accounting"
+	@echo "make agreement   whether jax_privacy calibrates noise, steps and batch sizes as we do"
 	@echo "make clean   remove what the other targets made"
 
 $(READY): $(METADATA)
@@ -93,6 +94,16 @@ lanes: $(LANES:%=.lanes/%/.ready)
 	  .lanes/$$lane/bin/python -m pytest -q -n $(JOBS) -m lane; \
 	  TF_USE_LEGACY_KERAS=1 .lanes/$$lane/bin/python -m pytest -q -n $(JOBS) -m "lane and not once"; \
 	done
+
+# jax_privacy has an environment of its own; our answers come from .venv.
+.lanes/jax_privacy/.ready: Makefile
+	@echo "Setting up $(@D)"
+	@$(PYTHON) -m venv --clear $(@D)
+	@$(@D)/bin/python -m pip install -q 'jax-privacy==2.0.*'
+	@touch $@
+
+agreement: $(READY) .lanes/jax_privacy/.ready
+	$(BIN)/python benchmarks/agreement.py ours | .lanes/jax_privacy/bin/python benchmarks/agreement.py jax_privacy
 
 clean:
 	rm -rf .venv .lanes build demo *.egg-info .pytest_cache .mypy_cache .ruff_cache
