@@ -29,7 +29,6 @@ def composition(plan):
 def plans(poisson, passes):
     facts = {"delta": 1e-7}
     yield PrivacyPlan(noise_multiplier=1.1, sampling=poisson(), **facts)
-    yield PrivacyPlan(epsilon=2.0, sampling=poisson(), **facts)
     often = poisson(num_compositions=300, overflow_probability=1e-11)
     yield PrivacyPlan(noise_multiplier=1.1, sampling=often, **facts)
     yield PrivacyPlan(epsilon=2.0, sampling=often, **facts)

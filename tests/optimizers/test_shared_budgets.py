@@ -37,6 +37,7 @@ def charged(budget) -> int:
     return sum(count for _, count in budget.entries)
 
 
+@pytest.mark.once
 def test_children_add_up_and_each_keeps_its_own_ledger():
     budget = tsdp.RenyiFilter(epsilon=2.0, delta=1e-5)
     first = train(budget.child("first"), 5)
