@@ -142,7 +142,8 @@ class PrivacyStatement:
         lines += [
             "",
             f"Mechanism: {self.mechanism}; {self._contribution()} clipped to "
-            f"{self._bound()}, noise multiplier {self.noise_multiplier:g}.",
+            f"{self._bound()}, noise multiplier {self.noise_multiplier:g}"
+            f"{'' if self.budget_left is None else ' in the next step'}.",
         ]
         if self.sampling is not None:
             lines.append(f"Sampling: {self.sampling.rstrip('.')}.")

@@ -78,11 +78,15 @@ def _account(plan: Plan | None) -> dict[str, Any]:
     if plan is None:
         return {"class_name": "None", "config": {}}
     if isinstance(plan, AdaptivePlan):
-        return {
-            "class_name": type(plan.filter).__name__,
-            "config": {"epsilon": plan.epsilon, "delta": plan.delta},
-            "sampling": described(plan.sampling),
+        budget = plan.filter
+        config = budget.get_config()
+        config.pop("name", None)  # Children differ in that alone.
+        # Whether a file keeps the filter, and where, is no part of it.
+        account = config.get("filter") or {
+            "class_name": type(budget).__name__,
+            "config": config,
         }
+        return {**account, "sampling": described(plan.sampling)}
     return {"class_name": "PrivacyPlan", "config": plan.get_config()}
 
 

@@ -31,6 +31,7 @@ class GraphPayment:
         self._plan = plan
         self._filter: RenyiFilter = plan.filter  # type: ignore[assignment]
         self._ratio = noise_ratio
+        self._run = run
         self._taken_over = TakenOver(run)
         with tf.init_scope():
             self._held = tf.Variable(False, trainable=False)
@@ -71,9 +72,9 @@ class GraphPayment:
     def events(self) -> list[tuple[dp_accounting.DpEvent, int]]:
         """What was taken since the last call; the filter is told."""
         events = self._steps.events()
-        self._steps.clear()
         for event, count in events:
-            self._filter.compose(event, count)
+            self._filter.compose(event, count, run=self._run)
+        self._steps.clear()
         return events
 
     def left(self, count: int) -> int:
@@ -82,7 +83,8 @@ class GraphPayment:
         costs = self._sums.table(
             [self._plan.step_event(noise, kind) for kind in kinds]
         )
-        return max(self._sums.left(cost) for cost in costs)
+        # Which batch comes next is not known: the dearest must be paid for.
+        return min(self._sums.left(cost) for cost in costs)
 
     def can_go_on(self, count: int) -> bool:
         return self.left(count) > 0
