@@ -243,6 +243,15 @@ def test_many_different_events_are_left_to_renyi_divergences(monkeypatch):
     assert by_pld < by_renyi < 2 * by_pld
 
 
+def test_an_absurd_epsilon_is_not_computed_to_the_last_digit(monkeypatch):
+    def refuse(parts):
+        raise AssertionError("losses far out on a long grid")
+
+    monkeypatch.setattr(composition, "composed_pld", refuse)
+    events = [(poisson(0.5, gaussian(0.2)), 20_000), (gaussian(9.0), 1)]
+    assert 1e4 < composed_epsilon(events, delta=1e-6) < 1e6
+
+
 @pytest.mark.parametrize(
     "event",
     [

@@ -85,8 +85,9 @@ def test_the_noise_of_a_filter_is_the_least_that_pays(capsys):
     one = found["passes", 500, "gaussian"]
     noise = one["filter_noise_multiplier"]
     assert noise > one["noise_multiplier"]
-    budget = RenyiFilter(epsilon=2.0, delta=1e-6)
-    assert budget.can_spend(dp_accounting.GaussianDpEvent(noise), 2)
+    event = dp_accounting.GaussianDpEvent(noise)
+    budget = RenyiFilter.suited_to(event, epsilon=2.0, delta=1e-6)
+    assert budget.can_spend(event, 2)
     less = dp_accounting.GaussianDpEvent(0.999 * noise)
     assert not budget.can_spend(less, 2)
 

@@ -36,6 +36,8 @@ from tf_sparse_dp.accounting.renyi_costs import RenyiPrices
 
 # Each costs tenths of a second.
 _MAX_DIFFERENT = 64
+# Beyond, epsilon says nothing, and the grid would be long.
+_MAX_EPSILON = 500.0
 
 
 def composed_epsilon(
@@ -49,9 +51,9 @@ def composed_epsilon(
     **Guarantee**: an upper bound, if events, their parameters and their number
     do not depend on what they released. A run that was stopped, or whose noise
     was changed, because of what it released has a budget (`PrivacyFilter`)
-    instead. Privacy loss distributions where their rounding is small against
-    `delta`, Rényi divergences elsewhere; the sum of all ε, if each event has
-    one, where that is smaller. `FailingDpEvent` is charged as in
+    instead. The least of what privacy loss distributions say, where their
+    rounding is small against `delta`, of what Rényi divergences say, and of the
+    sum of all ε, if each event has one. `FailingDpEvent` is charged as in
     `overflow_charge`, with all failures together.
 
     For equal events this is what `PrivacyPlan.epsilon_spent` finds.
@@ -110,7 +112,7 @@ def unknown_part(
     if parts_of([(event, 1)], neighboring_relation).unknown is None:
         return None
     try:
-        RenyiPrices(RDP_ORDERS[:1], neighboring_relation).cost(event)
+        _prices(neighboring_relation).cost(event)
     except UnknownCost as unknown:
         return unknown
     return None
@@ -138,11 +140,12 @@ def _ideal(
     pure = _pure(parts, delta)
     if delta == 0:
         return pure
+    found = min(pure, _by_renyi(_renyi_cost(events, relation), delta))
     error = pld_error(parts)
-    if _trusted(parts, error, delta):
+    if found <= _MAX_EPSILON and _trusted(parts, error, delta):
         losses = composed_pld(parts)
-        return min(pure, float(losses.get_epsilon_for_delta(delta - error)))
-    return min(pure, _by_renyi(_renyi_cost(events, relation), delta))
+        found = min(found, float(losses.get_epsilon_for_delta(delta - error)))
+    return found
 
 
 def _pure(parts: Parts, delta: float) -> float:
@@ -182,11 +185,17 @@ def _trusted(parts: Parts, error: float, delta: float) -> bool:
     )
 
 
+@functools.lru_cache(maxsize=4)
+def _prices(relation: dp_accounting.NeighboringRelation) -> RenyiPrices:
+    """Prices remember what events cost."""
+    return RenyiPrices(RDP_ORDERS, relation)
+
+
 def _renyi_cost(
     events: Iterable[Counted],
     relation: dp_accounting.NeighboringRelation,
 ) -> Cost:
-    prices = RenyiPrices(RDP_ORDERS, relation)
+    prices = _prices(relation)
     total = Cost((0.0,) * len(RDP_ORDERS))
     for event, count in events:
         total = sum_of(total, prices.cost(event), count)

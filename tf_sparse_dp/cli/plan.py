@@ -2,8 +2,8 @@
 
 For the same budget and the same number of passes over the data: Poisson
 sampling and batches of one's own, several batch sizes, Gaussian and Laplace
-noise, and what a filter would cost, with which the run may be changed or
-stopped as it goes.
+noise, and what a filter would cost, with which the run may be changed as it
+goes.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _LEGEND = (
     "noise    the noise multiplier: noise over what contributions are clipped",
     "         to, in L2 norm for Gaussian and in L1 norm for Laplace noise",
     "of mean  that over the batch size: the noise of an averaged gradient",
-    "filter   the noise multiplier if a RenyiFilter pays, for a run that is",
-    "         changed or stopped as it goes",
+    "filter   the noise multiplier if a RenyiFilter pays, one that suits such",
+    "         steps, for a run that is changed as it goes",
     "rows     of a batch in memory, padding included",
 )
 
@@ -62,8 +62,8 @@ class Choice:
       noise: "gaussian" or "laplace".
       noise_multiplier: Noise over what contributions are clipped to.
       noise_on_mean: The noise multiplier over the batch size.
-      filter_noise_multiplier: What as many steps need of a `RenyiFilter`;
-        None if it cannot pay for them.
+      filter_noise_multiplier: With which a `RenyiFilter` that suits such steps
+        pays for as many; None if there is none.
       accountant: Whose number the noise multiplier is.
       batch_rows: Rows of a batch in memory, padding included.
     """
@@ -273,11 +273,7 @@ def _filter_noise(plan: PrivacyPlan) -> float | None:
     """The least noise, to 4 digits, for which a filter pays for all steps."""
     if plan.delta == 0:
         return None
-    budget = RenyiFilter(
-        epsilon=plan.epsilon,
-        delta=plan.delta,
-        neighboring_relation=neighbouring_relation(plan.neighbouring_relation),
-    )
+    relation = neighbouring_relation(plan.neighbouring_relation)
     failure = plan.sampling.overflow_probability + plan.release_failure
 
     def pays(noise_multiplier: float) -> bool:
@@ -288,6 +284,15 @@ def _filter_noise(plan: PrivacyPlan) -> float | None:
             noise=plan.noise,
         )
         event = FailingDpEvent(event, failure)
+        try:
+            budget = RenyiFilter.suited_to(
+                event,
+                epsilon=plan.epsilon,
+                delta=plan.delta,
+                neighboring_relation=relation,
+            )
+        except ValueError:  # Not even for one.
+            return False
         return budget.can_spend(event, plan.num_compositions)
 
     low, high = plan.noise_multiplier, 30 * plan.noise_multiplier
