@@ -162,6 +162,20 @@ def test_a_loop_of_ones_own_reserves(tmp_path: Any) -> None:
     assert sum(count for _, count in budget.entries) == 2
 
 
+def test_after_settling_steps_have_to_be_paid_for_again() -> None:
+    trained = model(renyi(None), sampling=poisson(), noise_multiplier=1.0)
+    batch = next(iter(small_run.dataset(poisson())))
+    trained.train_on_batch(*batch)  # The trace takes hold of the filter.
+    trained.optimizer.settle()
+    trained.train_on_batch(*batch)
+    with pytest.raises(tsdp.PrivacyStateError, match="was not paid ahead"):
+        trained.optimizer.privacy_statement()
+    trained.optimizer.reserve(1)
+    trained.train_on_batch(*batch)
+    assert trained.optimizer.compositions_spent == 2
+    assert trained.optimizer.privacy_statement().private
+
+
 class Louder(keras.callbacks.Callback):
     """More noise from the third step on."""
 

@@ -225,8 +225,12 @@ class PrivateStep:
             return self.plan.step_event(self.noise_multiplier_now)
         return self.plan.step_event
 
-    def change_noise(self, noise_multiplier: float) -> None:
-        """Sets the noise of the next steps, rounded up to a float32 ratio."""
+    def ratio_of(self, noise_multiplier: float) -> np.float32:
+        """What `noise_ratio` has to be for other noise, rounded up.
+
+        Raises:
+          ValueError, TypeError: Noise cannot change, or not to this.
+        """
         if self.noise_ratio is None:
             raise ValueError(
                 "Noise can be changed while a run goes on only where a filter "
@@ -238,7 +242,7 @@ class PrivateStep:
         ratio = np.float32(wanted)
         if ratio < wanted:
             ratio = np.nextafter(ratio, np.float32(np.inf))
-        self.noise_ratio.assign(ratio)
+        return ratio
 
     def protect(self, variables: Callable[[], Iterable[Any]]) -> None:
         """Refuses steps that write example data into a model's variables.

@@ -8,9 +8,9 @@ import tensorflow as tf
 from tf_sparse_dp.accounting.adaptive_plan import AdaptivePlan
 from tf_sparse_dp.accounting.filters.renyi import RenyiFilter
 from tf_sparse_dp.accounting.ledger import Ledger
-from tf_sparse_dp.errors import BudgetExhausted
+from tf_sparse_dp.errors import BudgetExhausted, PrivacyStateError
 from tf_sparse_dp.optimizers.graph_filter import GraphFilter
-from tf_sparse_dp.optimizers.payments import TakenOver
+from tf_sparse_dp.optimizers.payments import NOT_PAID_AHEAD, TakenOver
 from tf_sparse_dp.optimizers.step_record import StepRecord
 
 
@@ -90,7 +90,8 @@ class GraphPayment:
         return self.left(count) > 0
 
     def check(self, count: int) -> None:
-        self.reserve(count, 1, 1)
+        if not bool(self._held.numpy()):
+            raise PrivacyStateError(NOT_PAID_AHEAD)
         if not self.can_go_on(count):
             raise BudgetExhausted(
                 f"{self._filter!r} pays for no further step with this noise; "
@@ -99,12 +100,14 @@ class GraphPayment:
                 "overflow are charged to delta e^epsilon times.)"
             )
 
+    def open(self) -> None:
+        if not bool(self._held.numpy()):
+            self._filter.hold("DPSparseOptimizer")
+            self._sums.take_in()
+            self._held.assign(True)
+
     def reserve(self, count: int, need: int, block: int) -> None:
-        if bool(self._held.numpy()):
-            return
-        self._filter.hold("DPSparseOptimizer")
-        self._sums.take_in()
-        self._held.assign(True)
+        self.open()
 
     def settle(self, count: int) -> None:
         if bool(self._held.numpy()):

@@ -15,6 +15,11 @@ from tf_sparse_dp.accounting.reservations import Reservation
 from tf_sparse_dp.errors import BudgetExhausted, PrivacyStateError
 
 _MANY = 10**9
+NOT_PAID_AHEAD = (
+    "The next step was not paid ahead. Add the PrivacyBudget callback, which "
+    "does that, or call optimizer.reserve(steps) before so many steps in a "
+    "loop of your own."
+)
 
 
 class Payment(Protocol):
@@ -44,6 +49,9 @@ class Payment(Protocol):
           BudgetExhausted: There is nothing left to pay with.
           PrivacyStateError: It was not paid ahead.
         """
+
+    def open(self) -> None:
+        """Gets ready, if nothing has to be paid ahead for that."""
 
     def reserve(self, count: int, need: int, block: int) -> None:
         """Pays ahead for a `block`, if fewer than `need` are paid ahead."""
@@ -83,6 +91,9 @@ class PlanPayment:
                 f"The plan allows {self._limit} {self._units}, and {count} are "
                 f"spent. Make a plan with more {self._units} before you start."
             )
+
+    def open(self) -> None:
+        pass
 
     def reserve(self, count: int, need: int, block: int) -> None:
         pass
@@ -180,14 +191,13 @@ class BlockPayment:
         if self.paid_ahead(count):
             return
         if self.can_go_on(count):
-            raise PrivacyStateError(
-                "The next step was not paid ahead. Add the PrivacyBudget "
-                "callback, which does that, or call optimizer.reserve(steps) "
-                "before so many steps in a loop of your own."
-            )
+            raise PrivacyStateError(NOT_PAID_AHEAD)
         raise BudgetExhausted(
             f"{self._source!r} pays for no further step; {count} are spent."
         )
+
+    def open(self) -> None:
+        pass
 
     def reserve(self, count: int, need: int, block: int) -> None:
         ahead = self.paid_ahead(count)

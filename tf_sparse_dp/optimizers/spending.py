@@ -50,9 +50,10 @@ class Spending:
         if plan is not None:
             sampling = plan.sampling
             self._num_examples = sampling.num_units * sampling.examples_per_unit
-        self._elsewhere = 0  # Compositions that other processes paid for.
+        self._limit = 0 if plan is None else plan.num_compositions
         self._saved = saved
         self._seen = _counter("compositions_seen")
+        self._here = _counter("compositions_here")
         self._rows = _counter("rows_in_pass", _NO_PASS)
         self._exhausted = _counter("refused_by_budget")
         self._broken = _counter("refused_by_batch")
@@ -62,8 +63,8 @@ class Spending:
         return int(max(self._saved.numpy(), self._seen.numpy()))
 
     def taken_here(self) -> int:
-        """Compositions that this process paid for."""
-        return self.count() - self._elsewhere
+        """Compositions of this process, for which it has paid itself."""
+        return int(self._here.numpy())
 
     def remaining(self) -> int | None:
         """Compositions left; None without a plan."""
@@ -74,8 +75,10 @@ class Spending:
 
     def reserve(self, need: int = 1, block: int = 1) -> None:
         """Pays ahead for a `block`, if fewer than `need` are paid ahead."""
+        count = self.count()
+        room = max(0, self._limit - count)
         for payment in self._payments:
-            payment.reserve(self.count(), need, block)
+            payment.reserve(count, min(need, room), min(block, room))
 
     def check(self) -> None:
         """Says why the next composition would be refused, if it would be.
@@ -124,9 +127,7 @@ class Spending:
 
     def raise_count(self, loaded: int = 0) -> None:
         """Takes over a loaded count unless more was spent here."""
-        before = self.count()
-        count = max(before, int(loaded))
-        self._elsewhere += count - before
+        count = max(self.count(), int(loaded))
         self._saved.assign(count)
         self._seen.assign(count)
 
@@ -140,10 +141,8 @@ class Spending:
             return
         self.reserve()
         self.check()
-        self.raise_count()
-        count = self.count() + 1
-        self._saved.assign(count)
-        self._seen.assign(count)
+        self.raise_count(self.count() + 1)
+        self._here.assign_add(1)
         self._rows.assign(0)
 
     def check_open(self) -> None:
@@ -164,6 +163,8 @@ class Spending:
                         "of your own."
                     )
             else:
+                for payment in self._payments:
+                    payment.open()
                 self.check()
 
     def decide(
@@ -178,6 +179,8 @@ class Spending:
         count = tf.maximum(
             tf.cast(self._saved, tf.int64), tf.convert_to_tensor(self._seen)
         )
+        one = tf.ones([], tf.int64)
+        zero = tf.zeros([], tf.int64)
         if self.counts_passes:
             after = count
             consistent &= self._rows >= 0
@@ -190,11 +193,10 @@ class Spending:
         taken = affordable & consistent
         for payment in self._payments:
             payment.pay(taken)
-        one = tf.ones([], tf.int64)
-        zero = tf.zeros([], tf.int64)
         after = tf.where(taken, after, count)
         self._saved.assign(after)
         self._seen.assign(after)
+        self._here.assign_add(after - count)
         self._rows.assign_add(tf.where(taken & (self._rows >= 0), rows, zero))
         self._exhausted.assign_add(tf.where(affordable, zero, one))
         self._broken.assign_add(tf.where(affordable & ~consistent, one, zero))

@@ -248,9 +248,10 @@ class PrivateWrapper:
 
     @noise_multiplier.setter
     def noise_multiplier(self, noise_multiplier: float) -> None:
+        ratio = self._private.ratio_of(noise_multiplier)
         self._record.ledger()  # What was taken had other noise.
         with self._spending.changing_noise():
-            self._private.change_noise(noise_multiplier)
+            self._private.noise_ratio.assign(ratio)  # type: ignore[union-attr]
 
     @property
     def loss_reduction(self) -> str:
