@@ -49,6 +49,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how many random graphs to examine",
     )
     parser.addoption(
+        "--kill-points",
+        type=int,
+        default=5,
+        help="how many trainings to kill",
+    )
+    parser.addoption(
         "--data",
         type=pathlib.Path,
         help="a file of real visits for the test of retrieval, as "
