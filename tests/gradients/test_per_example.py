@@ -75,7 +75,10 @@ def materialised(terms: Any, shape: Any) -> np.ndarray:
     return dense
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
+# XLA does not know which Keras a graph is from.
+@pytest.mark.parametrize(
+    "jit_compile", [False, pytest.param(True, marks=pytest.mark.once)]
+)
 @pytest.mark.parametrize("name", CASES)
 def test_equal_to_a_loop(name: str, jit_compile: bool) -> None:
     case = CASES[name]
