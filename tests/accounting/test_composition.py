@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from dp_accounting import privacy_accountant
 
-from tf_sparse_dp.accounting import composition
+from tf_sparse_dp.accounting import PrivacyPlan, composition
 from tf_sparse_dp.accounting.calibration import spent_epsilon
 from tf_sparse_dp.accounting.composition import composed_epsilon, pld_error
 from tf_sparse_dp.accounting.dp_events import (
@@ -19,6 +19,7 @@ from tf_sparse_dp.accounting.dp_events import (
     PublicMixtureDpEvent,
 )
 from tf_sparse_dp.accounting.parts import ADD_OR_REMOVE_ONE, parts_of
+from tf_sparse_dp.sampling import PoissonSampling
 
 pytestmark = [pytest.mark.once, pytest.mark.lane]
 
@@ -103,6 +104,14 @@ def test_equal_events_cost_exactly_what_the_plan_says(
         compositions=51,
         noise=noise,
     )
+
+
+def test_the_steps_of_a_plan_cost_what_the_plan_says():
+    sampling = PoissonSampling(num_examples=2000, batch_size=100, steps=60)
+    plan = PrivacyPlan(noise_multiplier=1.5, delta=1e-6, sampling=sampling)
+    for steps in (1, 17, 60):
+        found = composed_epsilon([(plan.step_event, steps)], delta=1e-6)
+        assert found == plan.epsilon_spent(steps)
 
 
 def test_convolution_never_falls_below_the_closed_form(exact_epsilon):

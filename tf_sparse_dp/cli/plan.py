@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from tf_sparse_dp.accounting import (
-    FailingDpEvent,
     PrivacyPlan,
     RenyiFilter,
     noise_for_budget,
@@ -28,7 +27,7 @@ from tf_sparse_dp.accounting.events import (
     Noise,
     Sampling,
     neighbouring_relation,
-    training_event,
+    step_event,
 )
 from tf_sparse_dp.errors import PrivacyWarning
 from tf_sparse_dp.sampling import EpochSampling, PoissonSampling, UserSampling
@@ -274,16 +273,14 @@ def _filter_noise(plan: PrivacyPlan) -> float | None:
     if plan.delta == 0:
         return None
     relation = neighbouring_relation(plan.neighbouring_relation)
-    failure = plan.sampling.overflow_probability + plan.release_failure
 
     def pays(noise_multiplier: float) -> bool:
-        event = training_event(
-            sampling_probability=plan.sampling.sampling_probability,
+        event = step_event(
+            plan.sampling,
             noise_multiplier=noise_multiplier,
-            compositions=1,
             noise=plan.noise,
+            release_failure=plan.release_failure,
         )
-        event = FailingDpEvent(event, failure)
         try:
             budget = RenyiFilter.suited_to(
                 event,
