@@ -88,14 +88,15 @@ LANES := tensorflow_2.16 dp_accounting_0.6
 	@$(@D)/bin/python -m pip install -q pytest pytest-xdist -e . $(foreach r,$(LANE_$*),'$(r)')
 	@touch $@
 
-lanes: $(LANES:%=.lanes/%/.ready)
+lanes: $(LANES:%=.lanes/%/.ready) .lanes/jax_privacy/.ready
 	for lane in $(LANES); do \
 	  echo "lane $$lane"; \
 	  .lanes/$$lane/bin/python -m pytest -q -n $(JOBS) -m lane; \
 	  TF_USE_LEGACY_KERAS=1 .lanes/$$lane/bin/python -m pytest -q -n $(JOBS) -m "lane and not once"; \
 	done
+	.lanes/dp_accounting_0.6/bin/python benchmarks/agreement.py ours quick | .lanes/jax_privacy/bin/python benchmarks/agreement.py jax_privacy quick
 
-# jax_privacy has an environment of its own; our answers come from .venv.
+# jax_privacy has an environment of its own; our answers come from another.
 .lanes/jax_privacy/.ready: Makefile
 	@echo "Setting up $(@D)"
 	@$(PYTHON) -m venv --clear $(@D)
