@@ -215,6 +215,32 @@ def test_a_state_that_the_file_knows_is_not_charged_again(
     assert again.optimizer.compositions_spent == 4
 
 
+@pytest.mark.parametrize(
+    "form", [form for form in FORMATS if form in small_run.WHOLE_MODELS]
+)
+def test_a_model_that_is_loaded_whole_goes_on_with_the_file(
+    form: str, tmp_path: pathlib.Path
+) -> None:
+    path = tmp_path / "ledger.jsonl"
+    trained = model(ledger=path)
+    train(trained, 2)
+    small_run.save(trained, form, tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        train(trained, 4, callbacks=[Crash(2)])
+    loaded = small_run.load(form, tmp_path)
+    assert loaded.optimizer.compositions_spent == 2 + 4
+    assert loaded.optimizer.ledger().num_events == 2
+    train(loaded, 1)
+    assert model(ledger=path).optimizer.compositions_spent == 7
+
+    path.rename(tmp_path / "moved.jsonl")
+    lost = small_run.load(form, tmp_path)
+    assert np.isfinite(lost.predict(small_run.FEATURES, verbose=0)).all()
+    for refused in (lost.optimizer.privacy_statement, lambda: train(lost, 1)):
+        with pytest.raises(tsdp.PrivacyStateError, match="which is not there"):
+            refused()
+
+
 def test_a_file_of_another_plan_is_refused(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "ledger.jsonl"
     model(ledger=path)

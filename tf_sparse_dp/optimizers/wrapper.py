@@ -539,6 +539,8 @@ class PrivateWrapper:
             # A SavedModel of tf-keras keeps the configuration but no variables
             # of the optimizer.
             config["ledger"] = self.ledger().to_json()
+        if self._file is not None:
+            config["ledger_file"] = self._file.path
         if step.declared_rules:
             config["declared_rules"] = sorted(step.declared_rules)
         plan = step.plan
@@ -572,6 +574,9 @@ class PrivateWrapper:
         elif "filter" in config:
             config["plan"] = _made(config.pop("filter"), filters)
         ledger = config.pop("ledger", None)
+        file = config.pop("ledger_file", None)
+        if file is not None and os.path.exists(file):
+            config["ledger"] = file
         released_by = config.pop("released_by", "")
         declared_rules = config.pop("declared_rules", ())
         optimizer = cls(**config)
@@ -580,6 +585,13 @@ class PrivateWrapper:
         optimizer._private.declared_rules.update(declared_rules)
         if ledger is not None:
             optimizer._load_ledger(ledger)
+        if file is not None and "ledger" not in config:
+            optimizer._lost_state = (
+                f"The saved optimizer paid in {file}, which is not there: what "
+                "was paid after it was saved is not known. Put the file back; "
+                "or load with compile=False, and compile with "
+                "DPSparseOptimizer(..., ledger=...) where the file is now."
+            )
         return optimizer
 
 
