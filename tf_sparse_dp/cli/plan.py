@@ -151,6 +151,7 @@ def _choices(given: argparse.Namespace) -> tuple[list[Choice], list[str]]:
     choices: list[Choice] = []
     notes: list[str] = []
     reasons: list[ValueError] = []
+    known: dict[Any, float | None] = {}
     for name, sampling in _samplings(given):
         if isinstance(sampling, ValueError):
             reasons.append(sampling)
@@ -158,7 +159,7 @@ def _choices(given: argparse.Namespace) -> tuple[list[Choice], list[str]]:
             continue
         for noise in _NOISES:
             try:
-                choices.append(_choice(given, name, sampling, noise))
+                choices.append(_choice(given, name, sampling, noise, known))
             except ValueError as error:
                 reasons.append(error)
                 _note(notes, f"{name}, {noise} noise", str(error))
@@ -234,7 +235,11 @@ def _passes(given: argparse.Namespace, size: int) -> EpochSampling | ValueError:
 
 
 def _choice(
-    given: argparse.Namespace, name: str, sampling: Any, noise: Noise
+    given: argparse.Namespace,
+    name: str,
+    sampling: Any,
+    noise: Noise,
+    known: dict[Any, float | None],
 ) -> Choice:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)  # Said once, above.
@@ -262,16 +267,26 @@ def _choice(
         noise=noise,
         noise_multiplier=plan.noise_multiplier,
         noise_on_mean=plan.noise_multiplier / batch_size,
-        filter_noise_multiplier=_filter_noise(plan),
+        filter_noise_multiplier=_filter_noise(plan, known),
         accountant=plan.accountant,
         batch_rows=rows,
     )
 
 
-def _filter_noise(plan: PrivacyPlan) -> float | None:
+def _filter_noise(
+    plan: PrivacyPlan, known: dict[Any, float | None]
+) -> float | None:
     """The least noise, to 4 digits, for which a filter pays for all steps."""
     if plan.delta == 0:
         return None
+    # Without amplification all batch sizes cost the same.
+    costs = plan.step_event, plan.num_compositions
+    if costs not in known:
+        known[costs] = _least_filter_noise(plan)
+    return known[costs]
+
+
+def _least_filter_noise(plan: PrivacyPlan) -> float | None:
     relation = neighbouring_relation(plan.neighbouring_relation)
 
     def pays(noise_multiplier: float) -> bool:
@@ -292,10 +307,12 @@ def _filter_noise(plan: PrivacyPlan) -> float | None:
             return False
         return budget.can_spend(event, plan.num_compositions)
 
-    low, high = plan.noise_multiplier, 30 * plan.noise_multiplier
-    if not pays(high):
-        return None
-    while high / low > 1 + 1e-5:
+    low = high = plan.noise_multiplier
+    while not pays(high):
+        low, high = high, 1.2 * high
+        if high > 100 * plan.noise_multiplier:
+            return None
+    while high / low > 1 + 1e-4:
         middle = math.sqrt(low * high)
         if pays(middle):
             high = middle
