@@ -109,6 +109,8 @@ def test_limits_of_batches():
     plan = steps_for_budget(tight, noise_multiplier=5.0, **BUDGET)
     free = steps_for_budget(POISSON, noise_multiplier=5.0, **BUDGET)
     assert plan.num_compositions < free.num_compositions
+    plan = batch_size_for_budget(limited, noise_multiplier=100.0, **BUDGET)
+    assert 350 < plan.sampling.batch_size < plan.sampling.max_batch_size == 500
 
 
 def test_no_answer():

@@ -117,10 +117,8 @@ def test_what_cannot_be_is_left_out_with_the_reason(capsys):
 
 
 def test_a_large_delta_is_warned_of_once(capsys):
-    line = (
-        "plan --epsilon 2 --delta 0.1 --examples 10 --batch-size 10 --steps 1"
-    )
-    assert run(capsys, line).err.count("warning: delta is 0.1, ") == 1
+    line = BASE.replace("1e-6", "1e-3") + " --batch-size 5000 --steps 1"
+    assert run(capsys, line).err.count("warning: delta is 0.001, ") == 1
 
 
 @pytest.mark.parametrize(

@@ -252,7 +252,11 @@ def _largest(
         )
 
     def epsilon_of(number: int) -> float:
-        return _epsilon(changed(number), noise_multiplier, delta, noise)
+        try:
+            candidate = changed(number)
+        except ValueError:  # Beyond a max_batch_size that was given.
+            return math.inf
+        return _epsilon(candidate, noise_multiplier, delta, noise)
 
     def plan_of(number: int) -> PrivacyPlan:
         return PrivacyPlan(
