@@ -34,6 +34,8 @@ TESTS = pathlib.Path(__file__).parent
 # other test runs under both Kerases unless it is marked.
 ONCE = ("accounting",)
 LANE = ("accounting",)
+# Long, and about arithmetic of our own.
+NOT_IN_LANES = ("test_never_exceeds.py", "test_adversary.py")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -74,7 +76,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(TESTS).parts[0]
         if folder in ONCE:
             item.add_marker(pytest.mark.once)
-        if folder in LANE:
+        if folder in LANE and item.path.name not in NOT_IN_LANES:
             item.add_marker(pytest.mark.lane)
 
 
