@@ -341,7 +341,7 @@ def trained_on(
     # The first move of the killed training starts from weights nobody saw.
     same = np.isclose(moves[1:], move, rtol=1e-3, atol=1e-5)
     kernel, bias = same[:, :4].all(1), same[:, 4:].all(1)
-    if not move.all() or kernel.any() or bias.any():
+    if not move.any() or kernel.any() or bias.any():
         problems.append(f"{name}: noise is not fresh")
     return problems
 
