@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -26,16 +25,20 @@ from tf_sparse_dp.gradients.memory import Memory
 from tf_sparse_dp.gradients.precision import check_precision
 from tf_sparse_dp.gradients.rules.declared import declared_among
 from tf_sparse_dp.gradients.separation import Gradient, Separation
-from tf_sparse_dp.mechanisms.automatic import Automatic
-from tf_sparse_dp.mechanisms.events import check_event
 from tf_sparse_dp.mechanisms.interface import (
     Mechanism,
     PublicFacts,
     Sum,
     Variable,
 )
+from tf_sparse_dp.optimizers.arguments import (
+    check_choice,
+    check_noise,
+    check_positive,
+    chosen_mechanism,
+    unit_size,
+)
 from tf_sparse_dp.random_keys import KeyStream
-from tf_sparse_dp.sampling.counts import whole_number
 from tf_sparse_dp.sampling.padding import is_validity_column
 from tf_sparse_dp.sampling.step_kinds import StepKind, kind_of, step_kinds
 
@@ -78,8 +81,8 @@ class PrivateStep:
         loss_reduction: str,
         seed: int | None,
     ):
-        _check_choice(plan, noise_multiplier, expected_batch_size)
-        _check_positive("clip_norm", clip_norm)
+        check_choice(plan, noise_multiplier, expected_batch_size)
+        check_positive("clip_norm", clip_norm)
         if clip_norm < _SMALLEST_CLIP_NORM:
             raise ValueError(
                 f"clip_norm={clip_norm!r} was given; expected at least "
@@ -108,11 +111,11 @@ class PrivateStep:
             with tf.init_scope():
                 self.noise_ratio = tf.Variable(1.0, trainable=False)
         self.clip_norm = float(clip_norm)
-        self.mechanism = _mechanism(mechanism, plan)
-        _check_noise(plan, self.mechanism)
+        self.mechanism = chosen_mechanism(mechanism, plan)
+        check_noise(plan, self.mechanism)
         self.released_by = self.mechanism.description
         self.fixed_sizes = self.mechanism.fixed_sizes
-        self.examples_per_unit = _unit_size(examples_per_unit, plan)
+        self.examples_per_unit = unit_size(examples_per_unit, plan)
         self.loss_reduction = loss_reduction
         self.keys = KeyStream(seed)
         self.was_seeded = self.keys.seeded  # Also before it was saved.
@@ -414,52 +417,11 @@ def _check_validity_columns(count: int, sampling: Any) -> None:
     )
 
 
-def _unit_size(given: Any, plan: Plan | None) -> int:
-    """How many consecutive examples are one unit."""
-    planned = 1 if plan is None else plan.sampling.examples_per_unit
-    if given is None:
-        return planned
-    given = whole_number("examples_per_unit", given)
-    if plan is not None and given != planned:
-        raise ValueError(
-            f"examples_per_unit={given} was given, but the plan's "
-            f"{type(plan.sampling).__name__} has {planned}. The plan decides "
-            "what one unit is: leave it out, and for users with several "
-            "examples make the plan with UserSampling, or with "
-            "EpochSampling(examples_per_unit=...)."
-        )
-    return given
-
-
 def _divided(total: Sum, by: tf.Tensor | float) -> Sum:
     if isinstance(total, tf.IndexedSlices):
         values = _divided(total.values, by)
         return tf.IndexedSlices(values, total.indices, total.dense_shape)
     return total / tf.cast(by, total.dtype)
-
-
-def _mechanism(mechanism: Mechanism | str, plan: Plan | None) -> Mechanism:
-    if mechanism == "auto":
-        return Automatic(noise="gaussian" if plan is None else plan.noise)
-    if isinstance(mechanism, Mechanism):
-        return mechanism
-    raise ValueError(
-        f"mechanism={mechanism!r} was given; expected 'auto' or a mechanism "
-        "such as tf_sparse_dp.Gaussian()."
-    )
-
-
-def _check_noise(plan: Plan | None, mechanism: Mechanism) -> None:
-    """The plan's noise multiplier must be that of the mechanism's noise."""
-    check_event(mechanism)
-    if plan is None or plan.noise == mechanism.noise_family:
-        return
-    raise ValueError(
-        f"The plan accounts for {plan.noise} noise, but {mechanism!r} has "
-        f"{mechanism.noise_family} noise. Expected the same of both: make the "
-        f"plan with noise={mechanism.noise_family!r}, or choose a mechanism "
-        f"with {plan.noise} noise."
-    )
 
 
 def _check_sizes(mechanism: Mechanism, facts: PublicFacts) -> None:
@@ -477,47 +439,4 @@ def _check_sizes(mechanism: Mechanism, facts: PublicFacts) -> None:
             "Expected a step that is not compiled: pass jit_compile=False to "
             "compile, or choose a mechanism with noise on every entry, "
             f"{mechanism.noise_family.capitalize()}()."
-        )
-
-
-def _check_choice(
-    plan: Plan | None,
-    noise_multiplier: float | None,
-    expected_batch_size: float | None,
-) -> None:
-    given = [noise_multiplier is not None, expected_batch_size is not None]
-    if plan is not None:
-        if not isinstance(plan, Plan):
-            raise TypeError(
-                f"plan is a {type(plan).__name__}; expected a PrivacyPlan or a "
-                "privacy filter. Build one with tf_sparse_dp.PrivacyPlan("
-                "epsilon=..., delta=..., sampling=...)."
-            )
-        if any(given):
-            raise ValueError(
-                "A plan was given together with noise_multiplier or "
-                "expected_batch_size. The plan fixes both: leave them out."
-            )
-        return
-    if not all(given):
-        raise ValueError(
-            "No plan was given. Expected a PrivacyPlan, or both "
-            "noise_multiplier and expected_batch_size (then nothing is "
-            f"enforced); got noise_multiplier={noise_multiplier!r} and "
-            f"expected_batch_size={expected_batch_size!r}."
-        )
-    _check_positive("expected_batch_size", expected_batch_size)
-    _check_positive("noise_multiplier", noise_multiplier, zero_allowed=True)
-
-
-def _check_positive(name: str, value: Any, zero_allowed: bool = False) -> None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value < 0:
-        good = False
-    else:
-        good = value > 0 or zero_allowed
-    if not good:
-        expected = "at least 0" if zero_allowed else "above 0"
-        raise ValueError(
-            f"{name}={value!r} was given; expected a finite number {expected}."
         )

@@ -7,29 +7,23 @@ import weakref
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar
 
-import numpy as np
 import tensorflow as tf
 
-from tf_sparse_dp import mechanisms, sampling
-from tf_sparse_dp.accounting import filters
 from tf_sparse_dp.accounting.adaptive_plan import AdaptivePlan, Plan
 from tf_sparse_dp.accounting.events import Sampling
 from tf_sparse_dp.accounting.filters.interface import PrivacyFilter
-from tf_sparse_dp.accounting.ledger import Ledger
 from tf_sparse_dp.accounting.ledger_run import random_id
 from tf_sparse_dp.accounting.plan import PrivacyPlan
 from tf_sparse_dp.accounting.statement import (
     PrivacyStatement,
     privacy_statement,
 )
-from tf_sparse_dp.errors import PrivacyStateError
 from tf_sparse_dp.gradients.effects import PRIVATE_UPDATE
 from tf_sparse_dp.gradients.memory import weights_of
 from tf_sparse_dp.gradients.separation import Gradient
 from tf_sparse_dp.mechanisms.interface import Mechanism
 from tf_sparse_dp.optimizers.accounts import (
     adaptive_plan,
-    described,
     header_of,
     ledger_file,
     payments_for,
@@ -37,6 +31,7 @@ from tf_sparse_dp.optimizers.accounts import (
 from tf_sparse_dp.optimizers.core import PrivateStep
 from tf_sparse_dp.optimizers.graph_payment import GraphPayment
 from tf_sparse_dp.optimizers.record import CheckpointedLedger, Events, Record
+from tf_sparse_dp.optimizers.saved_state import SavedState
 from tf_sparse_dp.optimizers.spending import Spending
 from tf_sparse_dp.sampling.counts import whole_number
 
@@ -45,7 +40,6 @@ FLOAT16_REFUSAL = (
     "raw gradients, which is not private. Use the policy 'mixed_bfloat16' or "
     "'float32'."
 )
-_LEDGER = "ledger"  # Where it is among saved variables.
 _ASSUMPTIONS = (
     "What enters the training step is one batch, row i of every tensor coming "
     "from example i alone; and every step sees a batch of its own.",
@@ -61,7 +55,7 @@ _ASSUMPTIONS = (
 )
 
 
-class PrivateWrapper:
+class PrivateWrapper(SavedState):
     r"""Trains any Keras model privately, with any Keras optimizer inside.
 
     Takes the model's gradients apart into one term per example, by a proof on
@@ -141,8 +135,6 @@ class PrivateWrapper:
     Reference: Abadi et al., "Deep Learning with Differential Privacy", 2016.
     """
 
-    inner_optimizer: Any
-    built: bool
     _keras: Any  # The Keras module of the adapter, its name, and the other's.
     _running: str
     _other: str
@@ -201,8 +193,6 @@ class PrivateWrapper:
         self._checkpointed_ledger = CheckpointedLedger(
             lambda: self.ledger().to_json(), self._load_ledger
         )
-        self._lost_state = ""
-        self._loaded: list[Any] | None = None
 
     def _check_inner(self, inner: Any) -> None:
         expected = self._keras.optimizers.Optimizer
@@ -333,11 +323,6 @@ class PrivateWrapper:
         self._record.ledger()
         self._spending.settle()
 
-    def ledger(self) -> Ledger:
-        """Every release so far, of earlier runs that were loaded included."""
-        self._check_state()
-        return self._record.ledger()
-
     def _last_events(self, number: int) -> Events:
         for payment in self._payments:
             if isinstance(payment, GraphPayment):
@@ -350,7 +335,7 @@ class PrivateWrapper:
         Raises:
           BudgetExhausted: Once, if steps were refused and nobody was told.
         """
-        self._check_state()
+        self.ledger()  # A filter is told what the graph has spent.
         self._spending.raise_refusals()
         step = self._private
         return privacy_statement(
@@ -429,74 +414,6 @@ class PrivateWrapper:
 
         tf.cond(taken, take, lambda: tf.constant(False), name=PRIVATE_UPDATE)
 
-    # Saved state: what was spent is never forgotten.
-
-    def _check_state(self) -> None:
-        if self._lost_state:
-            raise PrivacyStateError(self._lost_state)
-
-    def _load_ledger(self, text: str) -> None:
-        """Takes over a saved ledger; remembers if that is not possible."""
-        try:
-            ledger = Ledger.from_json(text)
-            self._spending.take_over(self._record.load(ledger))
-        except PrivacyStateError as error:
-            self._lost_state = str(error)  # Keras may catch what is raised.
-            raise
-        self._private.was_seeded |= ledger.was_seeded
-
-    def _load(self, values: list[Any]) -> None:
-        """Takes over saved variables; later, if they do not exist yet."""
-        if not self.built and values and np.shape(values[0]) == ():
-            self._spending.raise_count(int(np.asarray(values[0])))
-            self._loaded = [np.array(value) for value in values]
-            return
-        variables = self.variables  # type: ignore[attr-defined]
-        shapes = [tuple(variable.shape) for variable in variables]
-        if [np.shape(value) for value in values] != shapes:
-            self._lost_state = (
-                f"Saved optimizer state with {len(values)} variables does not "
-                f"fit this optimizer with {len(variables)}, so what was spent "
-                "is not known. Use the same model, inner optimizer and options "
-                "as the run that saved it, or load a format that carries "
-                "optimizer state (.keras, tf.train.Checkpoint)."
-            )
-            raise PrivacyStateError(self._lost_state)
-        for variable, value in zip(variables, values, strict=True):
-            if variable is self._compositions:  # type: ignore[attr-defined]
-                self._spending.raise_count(int(np.asarray(value)))
-            else:
-                variable.assign(value)
-
-    def _load_deferred(self) -> None:
-        if self._loaded is not None:
-            values, self._loaded = self._loaded, None
-            self._load(values)
-
-    def save_own_variables(self, store: Any) -> None:
-        self._check_state()
-        self._spending.raise_refusals()
-        self._spending.raise_count()
-        super().save_own_variables(store)  # type: ignore[misc]
-        store[_LEDGER] = np.frombuffer(
-            self.ledger().to_json().encode(), np.uint8
-        )
-
-    def load_own_variables(self, store: Any) -> None:
-        names = set(store.keys())
-        if _LEDGER not in names:
-            self._lost_state = (
-                "The saved optimizer state has no ledger, so what was spent "
-                "is not known. Load a state that DPSparseOptimizer saved; for "
-                "weights alone, load the model with compile=False."
-            )
-            raise PrivacyStateError(self._lost_state)
-        self._load_ledger(bytes(np.asarray(store[_LEDGER])).decode())
-        self._load([store[str(i)] for i in range(len(names) - 1)])
-
-    def set_weights(self, weights: list[Any]) -> None:
-        self._load(list(weights))
-
     # What Keras asks.
 
     @property
@@ -522,78 +439,6 @@ class PrivateWrapper:
         self.inner_optimizer.finalize_variable_values(var_list)
         self._spending.raise_refusals()
 
-    def get_config(self) -> dict[str, Any]:
-        step = self._private
-        config: dict[str, Any] = {
-            "name": self.name,  # type: ignore[attr-defined]
-            "inner_optimizer": self._keras.optimizers.serialize(
-                self.inner_optimizer
-            ),
-            "clip_norm": step.clip_norm,
-            "mechanism": described(step.mechanism),
-            "released_by": step.released_by,
-            "examples_per_unit": step.examples_per_unit,
-            "loss_reduction": step.loss_reduction,
-        }
-        if self._spending.count():
-            # A SavedModel of tf-keras keeps the configuration but no variables
-            # of the optimizer.
-            config["ledger"] = self.ledger().to_json()
-        if self._file is not None:
-            config["ledger_file"] = self._file.path
-        if step.declared_rules:
-            config["declared_rules"] = sorted(step.declared_rules)
-        plan = step.plan
-        if plan is None:
-            config["noise_multiplier"] = step.noise_multiplier
-            config["expected_batch_size"] = step.expected_batch_size
-            return config
-        config["sampling"] = described(plan.sampling)
-        if isinstance(plan, AdaptivePlan):
-            config["noise_multiplier"] = step.noise_multiplier_now
-            config["filter"] = described(plan.filter)
-        else:
-            config["plan"] = plan.get_config()
-        return config
-
-    @classmethod
-    def from_config(
-        cls, config: dict[str, Any], custom_objects: Any = None
-    ) -> PrivateWrapper:
-        config = dict(config)
-        config["inner_optimizer"] = cls._keras.optimizers.deserialize(
-            config["inner_optimizer"], custom_objects=custom_objects
-        )
-        config["mechanism"] = _made(config["mechanism"], mechanisms)
-        if "sampling" in config:
-            config["sampling"] = _made(config["sampling"], sampling)
-        if "plan" in config:
-            config["plan"] = PrivacyPlan.from_config(
-                config["plan"], sampling=config.pop("sampling")
-            )
-        elif "filter" in config:
-            config["plan"] = _made(config.pop("filter"), filters)
-        ledger = config.pop("ledger", None)
-        file = config.pop("ledger_file", None)
-        if file is not None and os.path.exists(file):
-            config["ledger"] = file
-        released_by = config.pop("released_by", "")
-        declared_rules = config.pop("declared_rules", ())
-        optimizer = cls(**config)
-        if released_by:
-            optimizer._private.released_by = released_by
-        optimizer._private.declared_rules.update(declared_rules)
-        if ledger is not None:
-            optimizer._load_ledger(ledger)
-        if file is not None and "ledger" not in config:
-            optimizer._lost_state = (
-                f"The saved optimizer paid in {file}, which is not there: what "
-                "was paid after it was saved is not known. Put the file back; "
-                "or load with compile=False, and compile with "
-                "DPSparseOptimizer(..., ledger=...) where the file is now."
-            )
-        return optimizer
-
 
 def _assumptions(declared_rules: Collection[str]) -> tuple[str, ...]:
     if not declared_rules:
@@ -618,20 +463,3 @@ def _check_strategy(strategy: tf.distribute.Strategy) -> None:
         f"The training step runs on {replicas}; only one replica is supported. "
         "Compile the model outside of the distribution strategy's scope."
     )
-
-
-def _made(description: dict[str, Any], module: Any) -> Any:
-    name = description["class_name"]
-    found = getattr(module, name, None)
-    # One's own class may have the name of one of ours, and promise less.
-    saved = description.get("module", getattr(found, "__module__", None))
-    if found is None or found.__module__ != saved:
-        raise ValueError(
-            f"The saved optimizer has a {name} of {saved}, which this library "
-            "cannot make. Load the model with compile=False, compile it with "
-            "an optimizer made anew, and restore its state from a checkpoint, "
-            "which keeps what was spent."
-        )
-    if hasattr(found, "from_config"):
-        return found.from_config(description["config"])
-    return found(**description["config"])
