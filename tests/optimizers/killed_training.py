@@ -372,19 +372,20 @@ def ended(process: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
-def until_published(process: int, folder: pathlib.Path) -> float:
-    """Waits for the first step; the time then."""
-    while not (folder / "published").exists() or not len(published(folder)):
-        if os.waitpid(process, os.WNOHANG) != (0, 0):
-            raise RuntimeError((folder / "output").read_text()[-2000:])
+def until_published(folder: pathlib.Path, steps: int) -> None:
+    """Waits for a step, but not for ever."""
+    for _ in range(120_000):
         time.sleep(0.001)
-    return time.monotonic()
+        if (folder / "published").exists() and len(published(folder)) >= steps:
+            return
+    raise RuntimeError((folder / "output").read_text()[-2000:])
 
 
 def measured(folder: pathlib.Path) -> dict[str, Any]:
     """How long a training takes that nobody kills, and how many calls."""
     process = in_a_process(train, folder, "", 0.0, None)
-    start = until_published(process, folder)
+    until_published(folder, 1)
+    start = time.monotonic()
     if ended(process):
         raise RuntimeError((folder / "output").read_text()[-2000:])
     size = json.loads((folder / "size").read_text())
@@ -397,8 +398,10 @@ def killed(
     """What is found after a training was killed."""
     process = in_a_process(train, folder, kind, where, size)
     if kind == "time":
-        start = until_published(process, folder)
-        time.sleep(max(0.0, start + where * size["time"] - time.monotonic()))
+        # Some time after some step, however busy the machine is.
+        steps = where * (STEPS - 1)
+        until_published(folder, 1 + int(steps))
+        time.sleep(steps % 1 * size["time"] / STEPS)
         os.kill(process, signal.SIGKILL)
     status = ended(process)
     if status not in (0, -signal.SIGKILL):

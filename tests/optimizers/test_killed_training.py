@@ -1,7 +1,8 @@
 """Whenever a training is killed, what it published was charged before.
 
-`pytest --kill-points 50` kills more trainings than the default. Which points
-these are is drawn anew every time, and printed if one of them fails.
+`pytest --kill-points 50` kills more trainings than the default. No claim is
+about chance, but that noise which is not the same differs: two numbers of it
+agree to a thousandth one time in 10 million.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import secrets
 import subprocess
 import sys
 from typing import Any
@@ -21,6 +21,8 @@ from tests.optimizers import killed_training
 # Files and processes, which are the same on both Kerases.
 pytestmark = pytest.mark.once
 
+SEED = 5
+
 
 @pytest.fixture(scope="module")
 def found(
@@ -28,8 +30,6 @@ def found(
 ) -> list[dict[str, Any]]:
     """What came of each kill, the last being of a training that pays late."""
     points = pytestconfig.getoption("--kill-points")
-    seed = secrets.randbelow(2**32)
-    print(f"seed {seed}")
     done = subprocess.run(
         [
             sys.executable,
@@ -37,7 +37,7 @@ def found(
             "tests.optimizers.killed_training",
             str(tmp_path_factory.mktemp("killed")),
             str(points),
-            str(seed),
+            str(SEED),
         ],
         cwd=pathlib.Path(__file__).parents[2],
         env=os.environ,
@@ -59,7 +59,7 @@ def test_nothing_is_published_that_was_not_charged(
     for kill in kills:
         print(kill)
     assert not any(kill["problems"] for kill in kills)
-    # Some die before the first step, and the clock may strike after the last.
+    # One may end before it is killed, and some die before the first step.
     assert sum(kill["killed"] for kill in kills) > len(kills) / 2
     assert any(kill["released"] for kill in kills)
     # No more is lost than a block.
