@@ -105,6 +105,8 @@ def test_weights_equal_those_of_a_loop_over_units(name: str, size: int) -> None:
         loss=case.loss(),
         **case.compile,
     )
+    # Else the step is traced twice, the first time for variables alone.
+    model.optimizer.build(model.trainable_variables)
     data = tf.data.Dataset.from_tensor_slices(
         (case.inputs, case.targets, case.sample_weight)
     )
@@ -193,6 +195,7 @@ def _clipped_sums(size: int, seed: int) -> Callable[..., np.ndarray]:
     return flat
 
 
+@pytest.mark.once  # No optimizer of Keras is in it.
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_one_users_examples_move_the_sum_by_at_most_the_clip_norm(
     size: int,
