@@ -18,6 +18,7 @@ from tf_sparse_dp.accounting.accountants import (
     numerical_error,
     pure_epsilon,
 )
+from tf_sparse_dp.accounting.arguments import check_relation
 from tf_sparse_dp.accounting.calibration import epsilon_with_failures
 from tf_sparse_dp.accounting.costs import Cost, UnknownCost, sum_of
 from tf_sparse_dp.accounting.divergences import ULP
@@ -80,6 +81,7 @@ def composed_epsilon(
       >>> round(composed_epsilon([(step, 1000), (last, 1)], delta=1e-6), 2)
       2.16
     """
+    check_relation(neighboring_relation)
     if not 0 <= delta <= 1:
         raise ValueError(f"delta is {delta!r}, expected a number from 0 to 1.")
     events = list(events)

@@ -196,9 +196,15 @@ class Ledger:
         What both have in common is kept once. Neither is changed.
 
         Raises:
+          TypeError: The other is no ledger.
           PrivacyStateError: They protect different things, or disagree about
             what they have in common.
         """
+        if not isinstance(other, Ledger):
+            raise TypeError(
+                f"other is {other!r}, expected a Ledger. Read one with "
+                "Ledger.from_json(text), or LedgerFile(...).ledger()."
+            )
         merged = {run.id: run for run in self.runs}
         for run in other.runs:
             for name in ("neighbouring_relation", "unit"):
@@ -273,8 +279,20 @@ class Ledger:
           key: If given, the text must have been made with this key.
 
         Raises:
+          TypeError: It is no text.
           PrivacyStateError: The text is no ledger, or not as it was made.
         """
+        if not isinstance(text, str):
+            raise TypeError(
+                f"text is a {type(text).__name__}, expected the text that "
+                "to_json gives. Read it from its file first: "
+                "Ledger.from_json(pathlib.Path(path).read_text())."
+            )
+        if not text.startswith("{"):
+            raise malformed(
+                f"it begins with {text[:60]!r}; if that is a path, give what "
+                "is in the file, by pathlib.Path(path).read_text()"
+            )
         saved = parsed_json(text)
         parts = {"format", "runs", "digest", "mac"}
         if not isinstance(saved, dict) or saved.get("format") != FORMAT:

@@ -10,6 +10,7 @@ from typing import Any
 import dp_accounting
 import numpy as np
 
+from tf_sparse_dp.accounting.arguments import check_relation, checked_real
 from tf_sparse_dp.accounting.costs import (
     MOST_COUNT,
     Cost,
@@ -81,6 +82,7 @@ class PrivacyOdometer(dp_accounting.PrivacyAccountant):
       neighboring_relation: Of `dp_accounting`; the one for which events hold.
 
     Raises:
+      TypeError: An argument is of the wrong kind.
       ValueError: A number is out of range.
 
     Example:
@@ -111,20 +113,16 @@ class PrivacyOdometer(dp_accounting.PrivacyAccountant):
             ADD_OR_REMOVE_ONE
         ),
     ):
+        check_relation(neighboring_relation)
         super().__init__(neighboring_relation)
-        if not 0 < delta < 1 or not 0 < event_share < 1:
-            raise ValueError(
-                f"delta is {delta!r} and event_share is {event_share!r}, "
-                "expected numbers above 0 and below 1."
-            )
+        self._delta = checked_real("delta", delta, below=1.0)
+        self._event_share = checked_real("event_share", event_share, below=1.0)
         orders = tuple(orders)
         whole = all(int(order) == order >= 2 for order in orders)
         if not orders or not whole or len(set(orders)) < len(orders):
             raise ValueError(
                 f"orders are {orders}, expected different integers from 2 on."
             )
-        self._delta = float(delta)
-        self._event_share = float(event_share)
         self._orders = tuple(int(order) for order in orders)
         self._prices = RenyiPrices(self._orders, neighboring_relation)
         self._spent = Cost((0.0,) * len(orders))

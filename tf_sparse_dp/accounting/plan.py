@@ -12,6 +12,7 @@ from typing import Any
 import dp_accounting
 
 from tf_sparse_dp.accounting.accountants import accountant_for
+from tf_sparse_dp.accounting.arguments import checked_real
 from tf_sparse_dp.accounting.calibration import (
     affordable_release_failure,
     calibrated_noise_multiplier,
@@ -137,7 +138,9 @@ class PrivacyPlan:
                 stacklevel=3,
             )
         if self.noise_multiplier is None:
-            self._set("epsilon", _number("epsilon", self.epsilon, below=500.0))
+            self._set(
+                "epsilon", checked_real("epsilon", self.epsilon, below=500.0)
+            )
             self._decide_release_failure(self.epsilon)
             noise_multiplier = calibrated_noise_multiplier(
                 self.sampling,
@@ -148,7 +151,7 @@ class PrivacyPlan:
             )
             self._set("noise_multiplier", noise_multiplier)
         else:
-            noise_multiplier = _number(
+            noise_multiplier = checked_real(
                 "noise_multiplier", self.noise_multiplier, at_least=1e-3
             )
             self._set("noise_multiplier", noise_multiplier)
@@ -306,7 +309,7 @@ class PrivacyPlan:
             sampling=sampling,
             noise=config.get("noise", "gaussian"),
         )
-        promised = _number("epsilon", config["epsilon"], at_least=0.0)
+        promised = checked_real("epsilon", config["epsilon"], at_least=0.0)
         if plan.epsilon <= promised:
             plan._set("epsilon", promised)
         else:
@@ -330,7 +333,7 @@ def _described(sampling: Sampling) -> dict[str, Any]:
 
 def _delta(value: object, noise: Noise, sampling: Sampling) -> float:
     if isinstance(value, bool) or value != 0:
-        return _number("delta", value, below=1.0)
+        return checked_real("delta", value, below=1.0)
     if noise != "laplace":
         raise ValueError(
             f"delta is {value!r}, expected a number above 0 and below 1: "
@@ -349,34 +352,6 @@ def _delta(value: object, noise: Noise, sampling: Sampling) -> float:
             "above their number.)"
         )
     return 0.0
-
-
-def _number(
-    name: str,
-    value: object,
-    *,
-    below: float = math.inf,
-    at_least: float | None = None,
-) -> float:
-    bounds = "above 0" if at_least is None else f"of at least {at_least:g}"
-    if below < math.inf:
-        bounds += f" and below {below:g}"
-    remedy = {
-        "epsilon": "Typical budgets lie between 0.1 and 10.",
-        "delta": "A common choice is a tenth of one over the number of "
-        "examples, or of users where those are protected, or less.",
-        "noise_multiplier": "For training without noise, leave out the plan.",
-    }[name]
-    message = (
-        f"{name} is {value!r}, expected a finite number {bounds}. {remedy}"
-    )
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(message)
-    number = float(value)
-    enough = number > 0 if at_least is None else number >= at_least
-    if not (enough and number < below):  # also refuses NaN
-        raise ValueError(message)
-    return number
 
 
 def _count(compositions: object) -> int:

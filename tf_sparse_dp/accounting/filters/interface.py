@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import dataclasses
 import itertools
-import math
 import os
 import threading
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import dp_accounting
 from dp_accounting import privacy_accountant
 
+from tf_sparse_dp.accounting.arguments import check_relation, checked_real
 from tf_sparse_dp.accounting.reservations import Reservation, wanted
 from tf_sparse_dp.errors import BudgetExhausted, PrivacyStateError
 
@@ -58,14 +58,10 @@ class PrivacyFilter(dp_accounting.PrivacyAccountant):
         delta: float,
         neighboring_relation: dp_accounting.NeighboringRelation,
     ):
+        check_relation(neighboring_relation)
         super().__init__(neighboring_relation)
-        if not 0 < epsilon < math.inf or not 0 <= delta < 1:
-            raise ValueError(
-                f"epsilon is {epsilon!r} and delta is {delta!r}, expected a "
-                "finite epsilon above 0 and a delta from 0 to below 1."
-            )
-        self._epsilon = float(epsilon)
-        self._delta = float(delta)
+        self._epsilon = checked_real("epsilon", epsilon)
+        self._delta = checked_real("delta", delta, at_least=0.0, below=1.0)
         self._lock = threading.RLock()
         self._process = os.getpid()
         self._charges: list[_Charge] = []
@@ -248,8 +244,9 @@ class PrivacyFilter(dp_accounting.PrivacyAccountant):
                 if number < least:
                     raise BudgetExhausted(
                         f"{self!r} does not pay for {least} of {event!r}: "
-                        f"{self.remaining():.3g} of it is left. Nothing was "
-                        "spent; nothing may be released."
+                        f"{100 * self.remaining():.3g}% of the budget is left, "
+                        "and this costs more. Nothing was spent; nothing may "
+                        "be released."
                     )
             return self._hold(event, number, run)
 
@@ -314,6 +311,7 @@ class PrivacyFilter(dp_accounting.PrivacyAccountant):
             well: what the child releases by itself is within that.
 
         Raises:
+          TypeError: The cap is no filter.
           ValueError: The name is taken, or the cap is not for this.
 
         Example:
@@ -329,6 +327,11 @@ class PrivacyFilter(dp_accounting.PrivacyAccountant):
         # It is a filter itself, hence made of this class.
         from tf_sparse_dp.accounting.filters.children import ChildFilter
 
+        if cap is not None and not isinstance(cap, PrivacyFilter):
+            raise TypeError(
+                f"cap is {cap!r}, expected a privacy filter or None. Make one, "
+                "such as RenyiFilter(epsilon=1.0, delta=1e-6)."
+            )
         with self._lock:
             if not isinstance(name, str) or name in self._children:
                 raise ValueError(

@@ -9,6 +9,7 @@ from typing import Any
 import dp_accounting
 import numpy as np
 
+from tf_sparse_dp.accounting.arguments import checked_real
 from tf_sparse_dp.accounting.divergences import ULP, Array
 from tf_sparse_dp.accounting.filters.additive import AdditiveFilter
 from tf_sparse_dp.accounting.filters.interface import ADD_OR_REMOVE_ONE
@@ -241,12 +242,11 @@ def checked_event_delta(
     Raises:
       ValueError: Nothing would be left, or there is nothing to take it from.
     """
+    checked_real("epsilon", epsilon)
+    checked_real("delta", delta, below=1.0)
     if event_delta is None:
         event_delta = share * delta
-    if not 0 < epsilon < math.inf:
-        raise ValueError(
-            f"epsilon is {epsilon!r}, expected a finite number above 0."
-        )
+    checked_real("event_delta", event_delta, at_least=0.0, below=1.0)
     if not 0 <= event_delta < delta < 1:
         raise ValueError(
             f"delta is {delta!r} and event_delta is {event_delta!r}, expected "

@@ -45,7 +45,8 @@ class SharedBudget(PrivacyFilter):
     Raises:
       PrivacyStateError: The file belongs to another budget, or was changed.
       ValueError: Something was spent of the filter.
-      TypeError: The filter spends the budget of another.
+      TypeError: The path is none, or the filter is none or spends the budget
+        of another.
 
     Example:
       >>> import tempfile
@@ -75,6 +76,12 @@ class SharedBudget(PrivacyFilter):
                 f"filter is {filter!r}, whose budget is somebody else's, "
                 "expected a filter of its own. Make children of a shared "
                 "budget rather than the reverse."
+            )
+        if not isinstance(filter, PrivacyFilter):
+            raise TypeError(
+                f"filter is {filter!r}, expected a privacy filter after the "
+                "path: SharedBudget(path, RenyiFilter(...)). A plan's budget "
+                "is shared by the ledger of DPSparseOptimizer."
             )
         relation = filter.neighboring_relation
         super().__init__(filter.epsilon, filter.delta, relation)
