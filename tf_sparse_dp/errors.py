@@ -6,6 +6,8 @@ one unless its `__init__` is that of `Exception`; hence the assignments.
 
 from __future__ import annotations
 
+import sys
+
 
 class NotSeparableError(ValueError):
     """A gradient could not be proven to be a sum of per-example parts.
@@ -51,3 +53,14 @@ class PrivacyStateError(RuntimeError):
 
 class PrivacyWarning(UserWarning):
     """Legal, but probably not the guarantee that the user has in mind."""
+
+
+def callers_level() -> int:
+    """The `stacklevel` with which a warning points out of this package."""
+    level, frame = 1, sys._getframe(1)
+    package = __name__.partition(".")[0]
+    while frame.f_back is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] != package:
+            break
+        level, frame = level + 1, frame.f_back
+    return level

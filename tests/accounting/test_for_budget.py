@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 
@@ -17,6 +18,7 @@ from tf_sparse_dp.accounting import (
     progress,
     steps_for_budget,
 )
+from tf_sparse_dp.errors import PrivacyWarning
 from tf_sparse_dp.sampling import EpochSampling, PoissonSampling, UserSampling
 
 pytestmark = [pytest.mark.once]
@@ -35,6 +37,47 @@ def kept(tmp_path, monkeypatch):
     monkeypatch.setenv(disk_cache.VARIABLE, str(tmp_path / "kept"))
     monkeypatch.setattr(for_budget, "_SLOW", 0.0)
     return tmp_path / "kept"
+
+
+def test_what_one_step_costs_is_said():
+    sampling = PoissonSampling(num_examples=100_000, batch_size=1_000, epochs=3)
+    # So dear that its overflow, charged at that epsilon, uses up delta too.
+    with pytest.raises(ValueError, match=r"with 1 step .* costs [0-9.]+ at"):
+        steps_for_budget(
+            sampling, noise_multiplier=0.2, epsilon=1.0, delta=1e-6
+        )
+    with pytest.raises(ValueError, match="with 1 pass a noise"):
+        steps_for_budget(EPOCHS, noise_multiplier=0.5, **BUDGET)
+    cut = dataclasses.replace(sampling, max_batch_size=1_000)
+    with pytest.raises(ValueError, match="Raise max_batch_size"):
+        steps_for_budget(cut, noise_multiplier=9.0, epsilon=1.0, delta=1e-6)
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        noise_for_budget,
+        functools.partial(steps_for_budget, noise_multiplier=1.0),
+        functools.partial(batch_size_for_budget, noise_multiplier=1.0),
+    ],
+)
+def test_searches_are_for_samplings(search):
+    with pytest.raises(TypeError, match="sampling is 100000, expected a Poi"):
+        search(100_000, **BUDGET)
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        PrivacyPlan,
+        noise_for_budget,
+        functools.partial(steps_for_budget, noise_multiplier=9.0, at_most=2),
+    ],
+)
+def test_warnings_point_at_the_caller(search):
+    with pytest.warns(PrivacyWarning) as warned:
+        search(sampling=POISSON, epsilon=2.0, delta=1e-3)
+    assert [one.filename for one in warned] == [__file__]
 
 
 def epsilon(sampling, noise, z):
@@ -114,7 +157,7 @@ def test_limits_of_batches():
 
 
 def test_no_answer():
-    with pytest.raises(ValueError, match="of 1 a noise multiplier"):
+    with pytest.raises(ValueError, match="with 1 pass a noise multiplier"):
         steps_for_budget(EPOCHS, noise_multiplier=0.3, **BUDGET)
     with pytest.raises(ValueError, match="batch size of 1"):
         batch_size_for_budget(

@@ -113,7 +113,7 @@ def test_what_cannot_be_is_left_out_with_the_reason(capsys):
     }
     assert found["passes", 500, "laplace"]["noise_multiplier"] == 0.5
     assert found["passes", 500, "laplace"]["filter_noise_multiplier"] is None
-    assert len(rest["notes"]) == 3
+    assert len(rest["notes"]) == 4
 
 
 def test_a_large_delta_is_warned_of_once(capsys):
@@ -165,3 +165,29 @@ def test_the_command_is_installed():
     module, _, function = target.partition(":")
     assert name == "tf-sparse-dp"
     assert getattr(importlib.import_module(module), function) is main
+
+
+@pytest.mark.parametrize("text", ["1e4", "10,000", "10_000"])
+def test_numbers_as_people_write_them(capsys, text):
+    line = f"plan --epsilon 2 --delta 1e-6 --batch-size 1e4 --examples {text}"
+    out = run(capsys, f"{line} --epochs 1").out
+    assert "for any one of 10,000 examples, 1 epoch\n" in out
+
+
+@pytest.mark.parametrize("text", ["1.5", "10,00", "many", "nan"])
+def test_what_is_no_number_is_refused(capsys, text):
+    with pytest.raises(SystemExit):
+        main(f"{BASE} --epochs 1 --examples {text}".split())
+    assert "expected a whole number" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("budget", "reason"),
+    [
+        ("--epsilon 1 --delta 0", "a RenyiFilter needs a delta above 0"),
+        ("--epsilon 1e-3 --delta 1e-6", "no RenyiFilter pays for the run"),
+    ],
+)
+def test_an_empty_column_has_a_reason(capsys, budget, reason):
+    line = f"plan {budget} --examples 100 --batch-size 100 --steps 1"
+    assert reason in run(capsys, line).out

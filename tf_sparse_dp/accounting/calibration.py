@@ -106,9 +106,13 @@ def affordable_release_failure(
     return RELEASE_FAILURE if charge <= _FAILURE_SHARE * delta else 0.0
 
 
-def overflow_error(sampling: Sampling, delta: float) -> ValueError:
+class OverflowsTooOften(ValueError):
+    """Overflow of batches uses up all of delta."""
+
+
+def overflow_error(sampling: Sampling, delta: float) -> OverflowsTooOften:
     """For a plan whose batches overflow too often."""
-    return ValueError(
+    return OverflowsTooOften(
         "sampling.overflow_probability is "
         f"{sampling.overflow_probability:.3g} in each of "
         f"{sampling.num_compositions} steps. Each is charged to delta 1 + "

@@ -7,6 +7,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from tf_sparse_dp.accounting.accountants import ideal_epsilon
+from tf_sparse_dp.accounting.calibration import OverflowsTooOften
 from tf_sparse_dp.accounting.disk_cache import remember, remembered
 from tf_sparse_dp.accounting.events import Noise, Sampling, check_sampling
 from tf_sparse_dp.accounting.plan import PrivacyPlan
@@ -57,6 +59,7 @@ def noise_for_budget(
       >>> noise_for_budget(sampling, epsilon=3.0, delta=1e-6).noise_multiplier
       1.2007
     """
+    check_sampling(sampling)
     question = _question(
         "noise", sampling, epsilon=epsilon, delta=delta, noise=noise
     )
@@ -114,7 +117,8 @@ def steps_for_budget(
 
     Epsilon rises with every step (with every pass, where units are in one
     batch of a pass), since fewer are a part of more. The plan that is returned
-    was evaluated, and one step more was too.
+    was evaluated, and one step more was too, unless it has `at_most` of them:
+    then the budget may pay for more.
 
     Args:
       sampling: A `PoissonSampling`, `UserSampling` or `EpochSampling`; how long
@@ -124,7 +128,8 @@ def steps_for_budget(
       epsilon: The budget.
       delta: The budget.
       noise: "gaussian" or "laplace".
-      at_most: The answer if the budget pays for more.
+      at_most: The answer if the budget pays for as many or more. Raise it to
+        learn how many more.
       cache: As in `noise_for_budget`.
       progress: As in `noise_for_budget`.
 
@@ -210,7 +215,7 @@ def batch_size_for_budget(
         "batch size",
         sampling,
         "with_batch_size",
-        sampling.num_units,
+        getattr(sampling, "num_units", 1),
         noise_multiplier=noise_multiplier,
         epsilon=epsilon,
         delta=delta,
@@ -279,11 +284,27 @@ def _largest(
     with watch.watching():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrivacyWarning)
-            least = plan_of(1)  # Refuses what is wrong with the arguments.
-        if least.epsilon > epsilon:
+            try:
+                # Refuses what is wrong with the arguments.
+                least = plan_of(1).epsilon
+            except OverflowsTooOften:
+                # At this epsilon, which may be far beyond the budget.
+                least = ideal_epsilon(
+                    sampling_probability=changed(1).sampling_probability,
+                    noise_multiplier=noise_multiplier,
+                    compositions=changed(1).num_compositions,
+                    delta=delta,
+                    relation=sampling.neighbouring_relation,
+                    noise=noise,
+                )
+                if least <= epsilon:
+                    raise
+        if least > epsilon:
+            unit = sampling.composition_unit
+            length = f"1 {unit}" if what == "steps" else f"a {what} of 1"
             raise ValueError(
-                f"epsilon is {epsilon:g}, but with a {what} of 1 a noise "
-                f"multiplier of {noise_multiplier:g} costs {least.epsilon:.4g} "
+                f"epsilon is {epsilon:g}, but with {length} a noise "
+                f"multiplier of {noise_multiplier:g} costs {least:.4g} "
                 f"at delta={delta:g} already. Raise the noise multiplier, "
                 "epsilon or delta."
             )

@@ -28,7 +28,7 @@ from tf_sparse_dp.accounting.events import (
     step_event,
     training_event,
 )
-from tf_sparse_dp.errors import PrivacyWarning
+from tf_sparse_dp.errors import PrivacyWarning, callers_level
 
 # Typed as the float that it is once the plan is constructed.
 _SOLVED_FOR: Any = None
@@ -135,7 +135,7 @@ class PrivacyPlan:
                 f"{self.sampling.unit} in the clear would count as private. "
                 "Lower delta.",
                 PrivacyWarning,
-                stacklevel=3,
+                stacklevel=callers_level(),
             )
         if self.noise_multiplier is None:
             self._set(

@@ -12,6 +12,7 @@ import argparse
 import dataclasses
 import json
 import math
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ from tf_sparse_dp.accounting.events import (
 from tf_sparse_dp.errors import PrivacyWarning
 from tf_sparse_dp.sampling import EpochSampling, PoissonSampling, UserSampling
 
+_MOST_FACTOR = 100  # Of noise for a filter, over that of a plan.
 _FACTORS = (0.5, 1, 2, 4)
 _NOISES: tuple[Noise, ...] = ("gaussian", "laplace")
 _TITLES = {
@@ -90,32 +92,54 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     units = parser.add_mutually_exclusive_group(required=True)
     units.add_argument(
-        "--examples", type=int, help="protect examples; how many there are"
+        "--examples", type=_whole, help="protect examples; how many there are"
     )
     units.add_argument(
         "--users",
-        type=int,
+        type=_whole,
         help="protect users with all of their examples; how many there are",
     )
     parser.add_argument(
         "--examples-per-user",
-        type=int,
+        type=_whole,
         help="the most examples that a user adds to a batch, with --users",
     )
     parser.add_argument(
         "--batch-size",
-        type=int,
+        type=_whole,
         required=True,
         help="examples, or users, in a batch; half of it, twice and four "
         "times as many are shown beside it",
     )
     length = parser.add_mutually_exclusive_group(required=True)
     length.add_argument("--epochs", type=float, help="passes over the data")
-    length.add_argument("--steps", type=int, help="batches, whatever the size")
+    length.add_argument(
+        "--steps", type=_whole, help="batches, whatever the size"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "--no-cache", action="store_true", help="find everything anew"
     )
+
+
+def _whole(text: str) -> int:
+    """A whole number as people write them: 1000000, 1,000,000 or 1e6."""
+    if re.fullmatch(r"\d{1,3}(,\d{3})+", text):
+        text = text.replace(",", "")
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not number.is_integer():
+        raise argparse.ArgumentTypeError(
+            f"{text!r} was given, expected a whole number, such as 1000000, "
+            "1,000,000 or 1e6"
+        )
+    return int(number)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -159,10 +183,16 @@ def _choices(given: argparse.Namespace) -> tuple[list[Choice], list[str]]:
             continue
         for noise in _NOISES:
             try:
-                choices.append(_choice(given, name, sampling, noise, known))
+                choice = _choice(given, name, sampling, noise, known)
             except ValueError as error:
                 reasons.append(error)
                 _note(notes, f"{name}, {noise} noise", str(error))
+                continue
+            choices.append(choice)
+            if choice.filter_noise_multiplier is None:
+                _note(
+                    notes, f"filter, {name}, {noise} noise", _no_filter(given)
+                )
     if not choices:
         raise reasons[0]
     units = given.examples or given.users
@@ -175,6 +205,16 @@ def _choices(given: argparse.Namespace) -> tuple[list[Choice], list[str]]:
             stacklevel=2,
         )
     return choices, notes
+
+
+def _no_filter(given: argparse.Namespace) -> str:
+    """Why there is no number in the column."""
+    if given.delta == 0:
+        return "a RenyiFilter needs a delta above 0."
+    return (
+        "no RenyiFilter pays for the run at this epsilon and delta with up to "
+        f"{_MOST_FACTOR} times the noise. Raise one of them."
+    )
 
 
 def _note(notes: list[str], what: str, reason: str) -> None:
@@ -310,7 +350,7 @@ def _least_filter_noise(plan: PrivacyPlan) -> float | None:
     low = high = plan.noise_multiplier
     while not pays(high):
         low, high = high, 1.2 * high
-        if high > 100 * plan.noise_multiplier:
+        if high > _MOST_FACTOR * plan.noise_multiplier:
             return None
     while high / low > 1 + 1e-4:
         middle = math.sqrt(low * high)
@@ -327,15 +367,16 @@ def _text(
     unit = "example" if given.users is None else "user"
     units = given.examples or given.users
     if given.steps is not None:
-        length = f"{given.steps:,} steps"
+        length = _counted(given.steps, "step")
     else:
-        length = f"{given.epochs:g} epochs"
+        length = _counted(given.epochs, "epoch")
     lines = [
         f"epsilon = {given.epsilon:g}, delta = {given.delta:g}, for any one of "
-        f"{units:,} {unit}s, {length}"
+        f"{_counted(units, unit)}, {length}"
     ]
     if given.users is not None:
-        lines[0] += f", at most {given.examples_per_user} examples of each"
+        lines[0] += ", at most "
+        lines[0] += _counted(given.examples_per_user, "example") + " of each"
     for name, title in _TITLES.items():
         rows = [choice for choice in choices if choice.sampling == name]
         if rows:
@@ -346,6 +387,11 @@ def _text(
             lines += ["", f"{title}; neighbours: {relation}"]
             lines += _table(rows)
     return "\n".join([*lines, "", *_LEGEND, *notes]) + "\n"
+
+
+def _counted(number: float, what: str) -> str:
+    shown = f"{number:,}" if isinstance(number, int) else f"{number:g}"
+    return f"{shown} {what}" + ("" if number == 1 else "s")
 
 
 def _table(rows: list[Choice]) -> list[str]:
