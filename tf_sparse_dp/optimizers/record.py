@@ -89,5 +89,6 @@ class CheckpointedLedger(tf.train.experimental.PythonState):
         with futures.ThreadPoolExecutor(1) as thread:
             return thread.submit(self._save).result()
 
-    def deserialize(self, string_value: str) -> None:
-        self._load(string_value)
+    def deserialize(self, string_value: bytes) -> None:
+        # What is no text has the wrong digests, and is refused for them.
+        self._load(string_value.decode(errors="replace"))
