@@ -278,8 +278,38 @@ def test_a_file_that_cannot_be_written_reserves_nothing(path, monkeypatch):
         file.reserve(STEP, 5)
     assert file.num_events == 0
     missing = path.parent / "nowhere" / "ledger.jsonl"
-    with pytest.raises(PrivacyStateError, match="could not be made"):
+    with pytest.raises(PrivacyStateError, match="nowhere does not exist"):
         LedgerFile(missing, header())
+
+
+def test_a_path_is_that_of_a_file(path):
+    with pytest.raises(PrivacyStateError, match="which is a folder"):
+        LedgerFile(path.parent, header())
+    for wrong in (None, 3, header(), b"bytes"):
+        with pytest.raises(TypeError, match=r"path is .* expected the path"):
+            LedgerFile(wrong, header())
+
+
+@pytest.mark.parametrize(
+    "data", [b"user,item\n1,2\n", b"{}\n", b"[1, 2]", b"PNG", b"\xff\x00\n"]
+)
+def test_a_file_that_never_was_a_ledger(path, data):
+    path.write_bytes(data)
+    with pytest.raises(PrivacyStateError, match=r"is not a ledger file.*new"):
+        LedgerFile(path, header())
+    assert path.read_bytes() == data
+
+
+def test_another_plans_file_says_whose_it_is(path):
+    plan = {"epsilon": 3.0, "delta": 1e-6, "noise_multiplier": 0.8}
+    account = {"class_name": "PrivacyPlan", "config": plan}
+    LedgerFile(path, header(account=account, noise="laplace"))
+    with pytest.raises(PrivacyStateError, match="belongs to something") as info:
+        LedgerFile(path, header())
+    assert (
+        "else, PrivacyPlan(epsilon=3.0, delta=1e-06, noise_multiplier=0.8, "
+        "noise='laplace'): account.config.delta is" in str(info.value)
+    )
 
 
 def test_without_locks_there_is_no_file(path, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -19,6 +20,8 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 _Record = dict[str, Any]
+# Of any file of this kind: a list of a digest and an object.
+_BEGINNING = re.compile(rb'\["[0-9a-f]{64}",\{')
 
 
 class ChainedFile:
@@ -39,6 +42,7 @@ class ChainedFile:
       take_in: Called with every record, in order, once.
 
     Raises:
+      TypeError: The path is none.
       PrivacyStateError: The file cannot be locked, or is none of this kind.
     """
 
@@ -54,7 +58,17 @@ class ChainedFile:
                 "spend one budget twice. Use Linux or macOS, or keep the "
                 "budget in one process."
             )
+        if not isinstance(path, (str, os.PathLike)):
+            raise TypeError(
+                f"path is {path!r}, expected the path of a file. Name one, "
+                "which is made if it is not there."
+            )
         self.path = os.path.abspath(os.fspath(path))
+        if os.path.isdir(self.path):
+            raise PrivacyStateError(
+                f"path is {self.path}, which is a folder, expected a file. "
+                "Name a file in it."
+            )
         self._take_in = take_in
         self._identity: tuple[int, int] | None = None
         self.start_over()
@@ -136,6 +150,11 @@ class ChainedFile:
 
     def _create(self, first: Mapping[str, Any]) -> None:
         """Makes the file with its first line, or not at all."""
+        if not os.path.isdir(os.path.dirname(self.path)):
+            raise PrivacyStateError(
+                f"{self.path} could not be made: the folder "
+                f"{os.path.dirname(self.path)} does not exist. Make it first."
+            )
         text = canonical_json([chained("", first), first]) + "\n"
         unfinished = f"{self.path}.{random_id()}.new"
         try:
@@ -195,6 +214,8 @@ class ChainedFile:
             self._take_line(tail, len(tail))
             self._ended = False
         if not self._lines:
+            if tail and not _BEGINNING.match(tail):
+                raise self._no_ledger(tail)
             raise PrivacyStateError(
                 f"{self.path} is empty, or its first line is not whole, so "
                 "that it does not say what it belongs to. If it never held "
@@ -210,6 +231,8 @@ class ChainedFile:
             intact = canonical_json([digest, record]).encode() == line
         except (PrivacyStateError, LookupError, TypeError, ValueError):
             intact = False
+        if number == 1 and not intact and not _BEGINNING.match(line):
+            raise self._no_ledger(line)
         if not intact or not isinstance(record, dict):
             raise self._broken(number, line)
         try:
@@ -224,6 +247,15 @@ class ChainedFile:
         self._digests.add(digest)
         self._lines = number
         self._offset += length
+
+    def _no_ledger(self, line: bytes) -> PrivacyStateError:
+        error: PrivacyStateError = PrivacyStateError(
+            f"{self.path} is not a ledger file: it begins with "
+            f"{line[:60]!r}. Name a new path. If it once was one, it was "
+            "changed, and what is spent cannot be told: put back an intact "
+            "copy."
+        )
+        return error
 
     def _broken(self, number: int, line: bytes) -> PrivacyStateError:
         error: PrivacyStateError = PrivacyStateError(

@@ -238,10 +238,10 @@ class Ledger:
             found = header.differences(run.header)
             if found:
                 raise PrivacyStateError(
-                    f"The ledger (there) belongs to something else: "
-                    f"{'; '.join(found)}. Its events are not those of this "
-                    "run. Use the plan and mechanism it was made with, or "
-                    "the ledger of this one."
+                    f"The ledger (there) belongs to something else, "
+                    f"{run.header.summary()}: {'; '.join(found)}. "
+                    "Its events are not those of this run. Use the plan and "
+                    "mechanism it was made with, or the ledger of this one."
                 )
 
     def verify(self) -> None:

@@ -395,7 +395,7 @@ class LedgerFile:
             )
         if found:
             raise PrivacyStateError(
-                f"the file (there) belongs to something else: "
-                f"{'; '.join(found)}. Use the plan or budget it was made for, "
-                "or another file."
+                f"the file (there) belongs to something else, "
+                f"{saved.summary()}: {'; '.join(found)}. Use the plan "
+                "or budget it was made for, or another file."
             )

@@ -137,6 +137,16 @@ class LedgerHeader:
                 "or is of another version of this package."
             ) from error
 
+    def summary(self) -> str:
+        """What it belongs to, in a few words."""
+        config = self.account.get("config")
+        known = config if isinstance(config, dict) else {}
+        names = ("epsilon", "delta", "noise_multiplier")
+        facts = [f"{name}={known[name]!r}" for name in names if name in known]
+        if self.noise:
+            facts.append(f"noise={self.noise!r}")
+        return f"{self.account.get('class_name')}({', '.join(facts)})"
+
     def differences(self, other: LedgerHeader) -> list[str]:
         """What keeps two headers from belonging to the same thing.
 
