@@ -60,6 +60,7 @@ class PrivacyBudget(tf.keras.callbacks.Callback):
         optimizer.protect(self.model)
         self._pay_ahead()
         if optimizer.compositions_left == 0:
+            optimizer.check_next()
             raise BudgetExhausted(
                 f"Nothing is left to train with: there are at most "
                 f"{optimizer.plan.num_compositions} steps or passes, and "

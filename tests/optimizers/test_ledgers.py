@@ -87,9 +87,10 @@ def test_a_changed_ledger_is_refused() -> None:
     trained = model()
     train(trained, 3)
     config = trained.optimizer.get_config()
-    ledger = json.loads(config["ledger"])
+    (saved,) = json.loads(config["ledger"])
+    ledger = json.loads(saved)
     ledger["runs"][0]["entries"][0][1] = 1
-    config["ledger"] = json.dumps(ledger)
+    config["ledger"] = json.dumps([json.dumps(ledger)])
     with pytest.raises(tsdp.PrivacyStateError, match="was changed"):
         tsdp.DPSparseOptimizer.from_config(config)
 
@@ -188,11 +189,13 @@ def test_two_runs_share_the_steps_of_a_plan(tmp_path: pathlib.Path) -> None:
     first, second = model(ledger=path), model(ledger=path)
     train(first, 7)
     train(second, 7)  # There are 10.
-    assert second.optimizer.compositions_spent == 3
-    for trained in (first, second):
+    for trained, taken in ((first, 7), (second, 3)):
+        assert int(trained.optimizer.iterations.numpy()) == taken
         assert not trained.optimizer.can_go_on
         # Both say what was released in all.
+        assert trained.optimizer.compositions_spent == 10
         assert trained.optimizer.privacy_statement().compositions == 10
+        assert trained.optimizer.ledger().num_events == 10
 
 
 def test_a_state_that_the_file_knows_is_not_charged_again(
@@ -229,7 +232,7 @@ def test_a_model_that_is_loaded_whole_goes_on_with_the_file(
         train(trained, 4, callbacks=[Crash(2)])
     loaded = small_run.load(form, tmp_path)
     assert loaded.optimizer.compositions_spent == 2 + 4
-    assert loaded.optimizer.ledger().num_events == 2
+    assert loaded.optimizer.ledger().num_events == 2 + 4
     train(loaded, 1)
     assert model(ledger=path).optimizer.compositions_spent == 7
 
@@ -248,26 +251,99 @@ def test_a_file_of_another_plan_is_refused(tmp_path: pathlib.Path) -> None:
         model(other_plan(), ledger=path)
 
 
-def test_a_filter_is_charged_with_what_the_file_says(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_a_filter_has_a_file_of_its_own(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "ledger.jsonl"
+    options = {"sampling": small_run.poisson(), "noise_multiplier": 1.0}
+    with pytest.raises(ValueError, match="pass SharedBudget"):
+        model(tsdp.RenyiFilter(epsilon=4.0, delta=1e-2), ledger=path, **options)
 
     def made() -> Any:
         budget = tsdp.RenyiFilter(epsilon=4.0, delta=1e-2)
-        options = {"sampling": small_run.poisson(), "noise_multiplier": 1.0}
-        return model(budget, ledger=path, **options), budget
+        return model(tsdp.SharedBudget(path, budget), **options)
 
-    trained, first = made()
+    trained = made()
     with pytest.raises(KeyboardInterrupt):
         train(trained, 8, callbacks=[Crash(5)])
-    trained.optimizer.ledger()
-    resumed, second = made()
-    assert resumed.optimizer.compositions_spent == 8
-    assert sum(count for _, count in second.entries) == 8
-    assert resumed.optimizer.budget_left < first.remaining()
+    small_run.save(trained, "weights", tmp_path)
+    resumed = made()
+    before = resumed.optimizer.budget_left
+    load("weights", tmp_path, resumed)
+    assert resumed.optimizer.compositions_spent == 5
+    assert resumed.optimizer.budget_left == before  # The file has 8.
     train(resumed, 1)
-    assert resumed.optimizer.compositions_spent == 9
+    assert resumed.optimizer.compositions_spent == 6
+
+
+def exhausted() -> Any:
+    """A run that spent what a tuning run had left of one filter."""
+    sampling = small_run.poisson(40)
+    budget = tsdp.RenyiFilter(epsilon=2.0, delta=1e-2)
+    options = {"sampling": sampling, "noise_multiplier": 1.0}
+    left = budget.affordable(
+        tsdp.PrivacyPlan(
+            noise_multiplier=1.0, delta=1e-2, sampling=sampling
+        ).step_event,
+        40,
+    )
+    tuning, trained = model(budget, **options), model(budget, **options)
+    train(tuning, left - 2)
+    small_run.train(trained, 9, callbacks=[tsdp.PrivacyBudget()])
+    assert trained.optimizer.compositions_spent == 2
+    return trained, options
+
+
+@pytest.mark.parametrize("form", ["keras", "weights", "checkpoint"])
+def test_what_others_spent_of_a_filter_is_saved_too(
+    form: str, tmp_path: pathlib.Path
+) -> None:
+    trained, options = exhausted()
+    small_run.save(trained, form, tmp_path)
+    if form == "keras":
+        loaded = small_run.load(form, tmp_path)
+    else:
+        loaded = model(tsdp.RenyiFilter(epsilon=2.0, delta=1e-2), **options)
+        load(form, tmp_path, loaded)
+    for _ in range(2):  # Loading again charges nothing twice.
+        assert loaded.optimizer.compositions_spent == 2
+        assert loaded.optimizer.compositions_left == 0
+        assert loaded.optimizer.budget_left == trained.optimizer.budget_left
+        assert loaded.optimizer.privacy_statement().private
+        if form != "keras":
+            load(form, tmp_path, loaded)
+    # In its own process the filter knows already.
+    if form != "keras":
+        load(form, tmp_path, trained)
+    assert trained.optimizer.budget_left == loaded.optimizer.budget_left
+
+
+def test_a_count_without_its_ledger_is_refused_where_a_filter_pays() -> None:
+    trained, options = exhausted()
+    values = [np.asarray(v) for v in trained.optimizer.variables]
+    fresh = model(tsdp.RenyiFilter(epsilon=2.0, delta=1e-2), **options)
+    with pytest.raises(tsdp.PrivacyStateError, match="0 are in a ledger"):
+        fresh.optimizer.set_weights(values)
+    with pytest.raises(tsdp.PrivacyStateError, match="0 are in a ledger"):
+        train(fresh, 1)
+
+
+def test_whatever_fails_while_loading_stops_training(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained, options = exhausted()
+    small_run.save(trained, "checkpoint", tmp_path)
+    budget = tsdp.RenyiFilter(epsilon=2.0, delta=1e-2)
+    fresh = model(budget, **options)
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(budget, "compose", fails)
+        with pytest.raises(MemoryError):
+            load("checkpoint", tmp_path, fresh)
+    for refused in (fresh.optimizer.privacy_statement, fresh.optimizer.ledger):
+        with pytest.raises(tsdp.PrivacyStateError, match="MemoryError"):
+            refused()
 
 
 def test_a_ledger_file_needs_a_plan(tmp_path: pathlib.Path) -> None:

@@ -22,6 +22,7 @@ import dataclasses
 import functools
 import math
 import numbers
+import sys
 from typing import Any
 
 import dp_accounting
@@ -302,7 +303,10 @@ class Prices(abc.ABC):
             return self._mixture(event)
         if kind is _Truncated:
             return self.cost(_failing(event))
-        return self._release(event)
+        price = self._release(event)
+        # No release is for nothing, however often it comes.
+        sizes = tuple(max(size, sys.float_info.min) for size in price.sizes)
+        return dataclasses.replace(price, sizes=sizes)
 
     def _mixture(self, event: PublicMixtureDpEvent) -> Cost:
         """The mixture's cost: expected delta and failure, and `_mixed` sizes.

@@ -49,6 +49,7 @@ class Ledger:
       header: What it belongs to.
       entries: Events that were released already, with their counts.
       run: An id for the run, if it has one elsewhere; random if left out.
+      origin: The id of what the run goes on from, likewise.
 
     Example:
       >>> header = LedgerHeader(
@@ -75,10 +76,11 @@ class Ledger:
         entries: Iterable[tuple[dp_accounting.DpEvent, int]] = (),
         *,
         run: str | None = None,
+        origin: str | None = None,
     ):
         if not isinstance(header, LedgerHeader):
             raise TypeError(f"header is {header!r}, expected a LedgerHeader.")
-        self._runs = [Run.new(header, run=run)]
+        self._runs = [Run.new(header, run=run, origin=origin)]
         self._open_in: int | None = os.getpid()
         self._lock = threading.Lock()
         for event, count in entries:

@@ -139,6 +139,11 @@ class LedgerFile:
         return self._num_events
 
     @property
+    def id(self) -> str:
+        """Of the file: what all its runs go on from."""
+        return self._id
+
+    @property
     def run(self) -> str:
         """The id of what this object reserves, among the ledger's runs."""
         with self._held():

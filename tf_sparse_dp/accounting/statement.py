@@ -132,6 +132,16 @@ class PrivacyStatement:
                 "It compares, and makes hard to tell apart, "
                 f"{neighbours.format(unit=self._whole_unit())}."
             )
+        if self.epsilon_spent is not None and self.epsilon_spent not in (
+            0,
+            self.epsilon,
+        ):
+            lines.append(
+                "The first holds if the number of "
+                f"{'passes' if self.composition_unit == 'pass' else 'steps'} "
+                "was fixed beforehand. Who stopped because of what the "
+                "training showed claims the second."
+            )
         if self.epsilon_spent is not None and any(self.spent_before):
             epsilon, delta = self.spent_before
             lines.append(

@@ -108,6 +108,13 @@ def ledger_file(
             "nothing to pay. Give DPSparseOptimizer a plan, or leave ledger "
             "out."
         )
+    if isinstance(plan, AdaptivePlan):
+        raise ValueError(
+            f"ledger={path!r} was given with {plan.filter!r}. Where several "
+            "runs spend a filter's budget, the filter must know of all: pass "
+            f"SharedBudget({path!r}, filter) in the place of the filter, whose "
+            "file is the ledger, and leave ledger out."
+        )
     return LedgerFile(path, header_of(step), limit=plan.num_compositions)
 
 
@@ -126,17 +133,16 @@ def payments_for(
         return []
     counted = plan.sampling.composition_unit
     payments: list[Payment] = [PlanPayment(plan.num_compositions, counted)]
-    blocks: list[Any] = [] if file is None else [file]
     if isinstance(plan, AdaptivePlan):
         if isinstance(plan.filter, RenyiFilter) and counted == "step":
-            payments.append(GraphPayment(plan, step.noise_ratio, run))
-        else:
-            blocks.append(plan.filter)
-    if blocks and len(step.kinds) > 1:
-        raise ValueError(
-            f"{type(plan.sampling).__name__} has batches of several sizes, so "
-            "that what a step costs is known only when it is taken. Expected "
-            f"a RenyiFilter, and no ledger file, to pay for it; got {blocks}."
-        )
-    payments += [BlockPayment(block, step.event, run) for block in blocks]
+            return [*payments, GraphPayment(plan, step.noise_ratio, run)]
+        if len(step.kinds) > 1:
+            raise ValueError(
+                f"{type(plan.sampling).__name__} has batches of several sizes, "
+                "so that what a step costs is known only when it is taken. "
+                f"Expected a RenyiFilter to pay for it, got {plan.filter!r}."
+            )
+        payments.append(BlockPayment(plan.filter, step.event, run))
+    if file is not None:
+        payments.append(BlockPayment(file, step.event, run))
     return payments

@@ -73,7 +73,7 @@ class GraphPayment:
         """What was taken since the last call; the filter is told."""
         events = self._steps.events()
         for event, count in events:
-            self._filter.compose(event, count, run=self._run)
+            self._hold.compose(event, count, run=self._run)
         self._steps.clear()
         return events
 
@@ -102,7 +102,7 @@ class GraphPayment:
 
     def open(self) -> None:
         if not bool(self._held.numpy()):
-            self._filter.hold("DPSparseOptimizer")
+            self._hold = self._filter.hold("DPSparseOptimizer")
             self._sums.take_in()
             self._held.assign(True)
 
@@ -112,12 +112,12 @@ class GraphPayment:
     def settle(self, count: int) -> None:
         if bool(self._held.numpy()):
             self._held.assign(False)
-            self._filter.end_hold()
+            self._hold.end()
 
     def change_noise(self, count: int) -> None:
         pass  # Each step pays for the noise that it has.
 
     def take_over(self, ledger: Ledger) -> None:
-        for event, count, run in self._taken_over.missing(ledger):
-            self._filter.compose(event, count, run=run)
+        held = bool(self._held.numpy())
+        self._taken_over.charge(self._hold if held else self._filter, ledger)
         self._sums.take_in()

@@ -118,30 +118,23 @@ class TakenOver:
     def __init__(self, run: str):
         self._charged: dict[str, float] = {run: math.inf}
 
-    def missing(
-        self, ledger: Ledger, known: Callable[[str], int] | None = None
-    ) -> list[tuple[dp_accounting.DpEvent, int, str]]:
-        """The ledger's events that were not, which from now on are.
-
-        With how often, and the run that they are of.
+    def charge(self, source: Any, ledger: Ledger) -> None:
+        """Charges the ledger's events that were not to the source.
 
         Args:
+          source: Has `compose`, and `events_of` for what it knows of a run.
           ledger: All events of all runs.
-          known: Gives how many of a run are charged, where somebody knows.
         """
-        missing = []
         for run in ledger.runs:
-            charged = self._charged.get(run.id, 0)
-            if known is not None:
-                charged = max(charged, known(run.id))
-            self._charged[run.id] = max(charged, run.num_events)
+            done = self._charged.get(run.id, 0)
+            known = max(done, source.events_of(run.id))
             for entry in run.entries:
-                covered = min(entry.count, charged)
-                charged -= covered
+                covered = min(entry.count, known)
+                known -= covered
                 if covered < entry.count:
-                    uncovered = entry.count - int(covered)
-                    missing.append((entry.event, uncovered, run.id))
-        return missing
+                    missing = entry.count - int(covered)
+                    source.compose(entry.event, missing, run=run.id)
+            self._charged[run.id] = max(done, run.num_events)
 
 
 class BlockPayment:
@@ -234,9 +227,7 @@ class BlockPayment:
         self.settle(count)
 
     def take_over(self, ledger: Ledger) -> None:
-        known = self._source.events_of
-        for event, count, run in self._taken_over.missing(ledger, known):
-            self._source.compose(event, count, run=run)
+        self._taken_over.charge(self._source, ledger)
 
     @staticmethod
     def _end(reserved: Reservation, begin: int) -> int:

@@ -25,6 +25,7 @@ class Record:
       taken: Gives the number of compositions that this process paid for.
       events: Gives the last so many of them.
       run: The id of what this process takes, where it is known elsewhere.
+      origin: The id of what that goes on from, where it is known.
     """
 
     def __init__(
@@ -33,12 +34,13 @@ class Record:
         taken: Callable[[], int],
         events: Callable[[int], Events],
         run: str | None = None,
+        origin: str | None = None,
     ):
         self._header = header
         self._taken = taken
         self._events = events
         self._run = run
-        self._own = Ledger(header, run=run)
+        self._own = Ledger(header, run=run, origin=origin)
         self._written = 0
         # What other processes released, and this one went on from.
         self._loaded: list[Ledger] = []

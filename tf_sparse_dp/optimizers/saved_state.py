@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -40,46 +41,96 @@ class SavedState:
     _loaded: list[Any] | None = None  # Until there are variables.
 
     def ledger(self) -> Ledger:
-        """Every release so far, of earlier runs that were loaded included."""
+        """Every release so far, of earlier runs that were loaded included.
+
+        With a ledger file, also those of all others that pay in it, and what
+        they, and this run, have reserved.
+        """
         self._check_state()
-        return self._record.ledger()
+        ledger = self._record.ledger()
+        if self._file is not None:
+            ledger = ledger.merge(self._file.ledger())
+        return ledger
 
     def _check_state(self) -> None:
         if self._lost_state:
             raise PrivacyStateError(self._lost_state)
 
+    def _lose(self, reason: str) -> NoReturn:
+        """Takes no more steps; Keras may catch what is raised here."""
+        self._lost_state = reason
+        raise PrivacyStateError(reason)
+
+    def _saved_ledger(self) -> str:
+        """What is saved of this run, and of others that its filter paid."""
+        self._check_state()
+        ledgers = [self._record.ledger()]
+        plan = self._private.plan
+        if isinstance(plan, AdaptivePlan):
+            known = {run.id for run in ledgers[0].runs}
+            others = plan.filter.entries_of_others(known)
+            ledgers.append(
+                Ledger(ledgers[0].header, others, run=plan.filter.id)
+            )
+        return json.dumps([ledger.to_json() for ledger in ledgers])
+
     def _load_ledger(self, text: str) -> None:
-        """Takes over a saved ledger; remembers if that is not possible."""
+        """Takes over what was saved, or takes no more steps."""
+        plan = self._private.plan
         try:
-            ledger = Ledger.from_json(text)
+            ledger, *others = map(Ledger.from_json, json.loads(text))
             self._spending.take_over(self._record.load(ledger))
-        except PrivacyStateError as error:
-            self._lost_state = str(error)  # Keras may catch what is raised.
+            for other in others:
+                other.check_belongs(ledger.header)
+                if isinstance(plan, AdaptivePlan) and (
+                    other.runs[0].id != plan.filter.id
+                ):
+                    self._spending.charge(other)
+        except BaseException as error:  # Keras may catch what is raised.
+            if isinstance(error, PrivacyStateError):
+                self._lose(str(error))
+            self._lost_state = (
+                f"A saved state could not be taken over ({error!r}), so that "
+                "what was spent is not known. Make an optimizer anew, and load "
+                "into that."
+            )
             raise
         self._private.was_seeded |= ledger.was_seeded
 
     def _load(self, values: list[Any]) -> None:
         """Takes over saved variables; later, if they do not exist yet."""
         if not self.built and values and np.shape(values[0]) == ():
-            self._spending.raise_count(int(np.asarray(values[0])))
+            self._raise_count(values[0])
             self._loaded = [np.array(value) for value in values]
             return
         variables = self.variables  # type: ignore[attr-defined]
         shapes = [tuple(variable.shape) for variable in variables]
         if [np.shape(value) for value in values] != shapes:
-            self._lost_state = (
+            self._lose(
                 f"Saved optimizer state with {len(values)} variables does not "
                 f"fit this optimizer with {len(variables)}, so what was spent "
                 "is not known. Use the same model, inner optimizer and options "
                 "as the run that saved it, or load a format that carries "
                 "optimizer state (.keras, tf.train.Checkpoint)."
             )
-            raise PrivacyStateError(self._lost_state)
         for variable, value in zip(variables, values, strict=True):
             if variable is self._compositions:
-                self._spending.raise_count(int(np.asarray(value)))
+                self._raise_count(value)
             else:
                 variable.assign(value)
+
+    def _raise_count(self, saved: Any) -> None:
+        """Takes over a count, which alone does not say what was spent."""
+        count = int(np.asarray(saved))
+        known = max(self._spending.count(), self._record.ledger().num_events)
+        if count > known and isinstance(self._private.plan, AdaptivePlan):
+            self._lose(
+                f"{count} steps were loaded, of which {known} are in a ledger: "
+                "what the others cost is not known, and the filter cannot be "
+                "charged. Load a format that carries the ledger: .keras, "
+                ".weights.h5 or tf.train.Checkpoint."
+            )
+        self._spending.raise_count(count)
 
     def _load_deferred(self) -> None:
         if self._loaded is not None:
@@ -91,19 +142,16 @@ class SavedState:
         self._spending.raise_refusals()
         self._spending.raise_count()
         super().save_own_variables(store)  # type: ignore[misc]
-        store[_LEDGER] = np.frombuffer(
-            self.ledger().to_json().encode(), np.uint8
-        )
+        store[_LEDGER] = np.frombuffer(self._saved_ledger().encode(), np.uint8)
 
     def load_own_variables(self, store: Any) -> None:
         names = set(store.keys())
         if _LEDGER not in names:
-            self._lost_state = (
+            self._lose(
                 "The saved optimizer state has no ledger, so what was spent "
                 "is not known. Load a state that DPSparseOptimizer saved; for "
                 "weights alone, load the model with compile=False."
             )
-            raise PrivacyStateError(self._lost_state)
         self._load_ledger(bytes(np.asarray(store[_LEDGER])).decode())
         self._load([store[str(i)] for i in range(len(names) - 1)])
 
@@ -126,7 +174,7 @@ class SavedState:
         if self._spending.count() or step.was_seeded:
             # A SavedModel of tf-keras keeps the configuration but no variables
             # of the optimizer.
-            config["ledger"] = self.ledger().to_json()
+            config["ledger"] = self._saved_ledger()
         if self._file is not None:
             config["ledger_file"] = self._file.path
         if step.declared_rules:

@@ -18,6 +18,7 @@ from tf_sparse_dp.accounting.ledger import Ledger
 from tf_sparse_dp.errors import BudgetExhausted, PrivacyStateError
 from tf_sparse_dp.optimizers.payments import BlockPayment, Payment
 
+_MOST = 2**62
 _NO_PASS = -1  # Rows seen in the current pass when none was started.
 
 _RAGGED = (
@@ -122,6 +123,10 @@ class Spending:
     def take_over(self, ledger: Ledger) -> None:
         """Counts, and charges, what a loaded ledger says was released."""
         self.raise_count(ledger.num_events)
+        self.charge(ledger)
+
+    def charge(self, ledger: Ledger) -> None:
+        """Charges what others released; it is not counted."""
         for payment in self._payments:
             payment.take_over(ledger)
 
@@ -179,6 +184,7 @@ class Spending:
         count = tf.maximum(
             tf.cast(self._saved, tf.int64), tf.convert_to_tensor(self._seen)
         )
+        count = tf.minimum(count, _MOST)  # One more must not be negative.
         one = tf.ones([], tf.int64)
         zero = tf.zeros([], tf.int64)
         if self.counts_passes:

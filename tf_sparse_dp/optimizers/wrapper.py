@@ -186,12 +186,16 @@ class PrivateWrapper(SavedState):
         self._payments = payments_for(step, file, run)
         self._spending = Spending(step.plan, self._compositions, self._payments)
         self._record = Record(
-            header_of(step), self._spending.taken_here, self._last_events, run
+            header_of(step),
+            self._spending.taken_here,
+            self._last_events,
+            run,
+            None if file is None else file.id,
         )
         if file is not None:
             self._spending.take_over(file.ledger())
         self._checkpointed_ledger = CheckpointedLedger(
-            lambda: self.ledger().to_json(), self._load_ledger
+            self._saved_ledger, self._load_ledger
         )
 
     def _check_inner(self, inner: Any) -> None:
@@ -260,8 +264,11 @@ class PrivateWrapper(SavedState):
 
     @property
     def compositions_spent(self) -> int:
-        """Steps taken, or passes started, whichever the plan counts."""
-        return self._spending.count()
+        """Steps taken, or passes started, whichever the plan counts.
+
+        With a ledger file, also what all others have paid for in it.
+        """
+        return self._in_all()
 
     @property
     def compositions_left(self) -> int | None:
@@ -300,6 +307,15 @@ class PrivateWrapper(SavedState):
         if not self._spending.counts_passes:
             self._spending.reserve(need, block)
 
+    def check_next(self) -> None:
+        """Says why the next step or pass would not be taken, if so.
+
+        Raises:
+          BudgetExhausted: There is nothing left to pay with.
+          PrivacyStateError: It was not paid ahead.
+        """
+        self._spending.check()
+
     @property
     def can_go_on(self) -> bool:
         """Whether there is anything left to pay the next step or pass with."""
@@ -335,7 +351,8 @@ class PrivateWrapper(SavedState):
         Raises:
           BudgetExhausted: Once, if steps were refused and nobody was told.
         """
-        self.ledger()  # A filter is told what the graph has spent.
+        self._check_state()
+        self._record.ledger()  # A filter is told what the graph has spent.
         self._spending.raise_refusals()
         step = self._private
         return privacy_statement(

@@ -240,3 +240,12 @@ def test_relations_and_copies():
         with pytest.raises((TypeError, ValueError), match="whole number"):
             budget.spend(GAUSSIAN, count)
     assert math.isclose(budget.remaining(), 1.0)
+
+
+def test_what_was_composed_beyond_it_is_known():
+    budget = PldFilter(epsilon=1.0, delta=1e-6, sequence=[(STEP, 1000)])
+    nothing = dp_accounting.NoOpDpEvent()
+    budget.spend(STEP, budget.affordable_events)
+    assert budget.can_spend(nothing)
+    budget.compose(STEP)
+    assert not budget.can_spend(nothing)

@@ -192,14 +192,14 @@ class AdditiveFilter(PrivacyFilter):
                 if not charge.held:
                     price = self._prices.cost(charge.event)
                     settled = sum_of(settled, price, charge.count)
-            now = self._spent
+            # Not what is held: that may be given back.
             more = Cost(
-                tuple(map(_missing, now.sizes, settled.sizes, sizes.tolist())),
-                _missing(now.delta, settled.delta, float(delta)),
-                _missing(now.failure, settled.failure, float(failure)),
+                tuple(map(_missing, settled.sizes, sizes.tolist())),
+                _missing(settled.delta, float(delta)),
+                _missing(settled.failure, float(failure)),
             )
             self._raised = sum_of(self._raised, more, 1)
-            self._spent = sum_of(now, more, 1)
+            self._spent = sum_of(self._spent, more, 1)
 
     def _forget(self) -> None:
         self._spent = self._raised
@@ -237,9 +237,9 @@ def charge_of(cost: Cost, epsilon: float) -> float:
     return added(cost.delta, times(price, cost.failure))
 
 
-def _missing(now: float, settled: float, wanted: float) -> float:
+def _missing(settled: float, wanted: float) -> float:
     """What has to be added, for good, if less than `wanted` is spent."""
-    if wanted <= now:
+    if wanted <= settled:
         return 0.0
     gap = wanted - settled
     return gap if settled == 0 else math.nextafter(gap, math.inf)

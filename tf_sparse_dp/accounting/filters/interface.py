@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import abc
+import copy
 import dataclasses
 import itertools
 import os
 import threading
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import dp_accounting
 from dp_accounting import privacy_accountant
 
 from tf_sparse_dp.accounting.arguments import check_relation, checked_real
+from tf_sparse_dp.accounting.ledger_run import random_id
 from tf_sparse_dp.accounting.reservations import Reservation, wanted
 from tf_sparse_dp.errors import BudgetExhausted, PrivacyStateError
 
@@ -29,6 +32,27 @@ class _Charge:
     count: int
     held: bool = False  # By a reservation: not to be joined with others.
     run: str | None = None
+
+
+class Hold:
+    """What a holder of a filter, and nobody else, may do to it."""
+
+    def __init__(self, held: PrivacyFilter):
+        self._held = held
+
+    def compose(
+        self, event: dp_accounting.DpEvent, count: int, *, run: str
+    ) -> None:
+        """Records what was released."""
+        self._held._charge(event, count, run=run)
+
+    def events_of(self, run: str) -> int:
+        """As of the filter."""
+        return self._held.events_of(run)
+
+    def end(self) -> None:
+        """Lets others spend again, when all that was released is recorded."""
+        self._held._holder = ""
 
 
 class PrivacyFilter(dp_accounting.PrivacyAccountant):
@@ -68,6 +92,7 @@ class PrivacyFilter(dp_accounting.PrivacyAccountant):
         self._reserved: dict[Reservation, _Charge] = {}
         self._children: dict[str, ChildFilter] = {}
         self._holder = ""
+        self._id = random_id()
 
     @property
     def epsilon(self) -> float:
@@ -112,6 +137,22 @@ class PrivacyFilter(dp_accounting.PrivacyAccountant):
                 (event, sum(c.count for c in group)) for event, group in several
             ]
 
+    @property
+    def id(self) -> str:
+        """Random: tells this filter from others with the same budget."""
+        return self._id
+
+    def entries_of_others(
+        self, runs: Collection[str]
+    ) -> list[tuple[dp_accounting.DpEvent, int]]:
+        """What was composed or reserved by others than these runs."""
+        with self._lock:
+            return [
+                (charge.event, charge.count)
+                for charge in self._charges
+                if charge.run not in runs
+            ]
+
     def events_of(self, run: str) -> int:
         """How many events of a run are charged, those it reserved included.
 
@@ -138,7 +179,9 @@ class PrivacyFilter(dp_accounting.PrivacyAccountant):
         Raises:
           UnsupportedEventError: The filter does not know what the event costs.
         """
-        self._charge(event, count, run=run)
+        with self._lock:
+            self._check_free()
+            self._charge(event, count, run=run)
         return self
 
     def _charge(
@@ -152,7 +195,7 @@ class PrivacyFilter(dp_accounting.PrivacyAccountant):
         with self._lock:
             self._check_process()
             super().compose(event, count)
-            charge = _Charge(event, count, held, run)
+            charge = _Charge(_own(event), count, held, run)
             self._charges.append(charge)
             self._charges[-2:] = _joined(self._charges[-2:])
             return charge
@@ -232,12 +275,7 @@ class PrivacyFilter(dp_accounting.PrivacyAccountant):
         """
         most, least = wanted(count, at_least)
         with self._lock:
-            if self._holder:
-                raise PrivacyStateError(
-                    f"{self!r} is held by a {self._holder}, which decides by "
-                    "itself what the budget pays for. Wait until it settles, "
-                    "or give each of several a child of the filter."
-                )
+            self._check_free()
             number = most
             if not self.can_spend(event, most):
                 number = self.affordable(event, most - 1) if least < most else 0
@@ -364,26 +402,25 @@ class PrivacyFilter(dp_accounting.PrivacyAccountant):
             super().compose(charge.event, charge.count)
         self._process = os.getpid()
 
-    def hold(self, holder: str) -> None:
-        """Lets nobody reserve or spend but a holder that decides by itself.
-
-        It records what was released with `compose`.
+    def hold(self, holder: str) -> Hold:
+        """Lets nobody spend, reserve or compose but who decides by itself.
 
         Raises:
           PrivacyStateError: Another one holds it.
         """
         with self._lock:
             self._check_process()
-            if self._holder:
-                raise PrivacyStateError(
-                    f"{self!r} is held by a {self._holder} already. Wait until "
-                    "it settles, or give each of several a child of the filter."
-                )
+            self._check_free()
             self._holder = holder
+            return Hold(self)
 
-    def end_hold(self) -> None:
-        """Lets others reserve and spend again."""
-        self._holder = ""
+    def _check_free(self) -> None:
+        if self._holder:
+            raise PrivacyStateError(
+                f"{self!r} is held by a {self._holder}, which decides by "
+                "itself what the budget pays for. Wait until it settles, or "
+                "give each of several a child of the filter."
+            )
 
     def affordable(self, event: dp_accounting.DpEvent, most: int) -> int:
         """How often, up to `most` times, the event can be spent from now."""
@@ -410,6 +447,15 @@ class PrivacyFilter(dp_accounting.PrivacyAccountant):
         )
 
     __copy__ = __deepcopy__ = __reduce_ex__ = _no_copy
+
+
+def _own(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+    """The event, as nobody else can change it: some have lists."""
+    try:
+        hash(event)
+    except TypeError:
+        return copy.deepcopy(event)
+    return event
 
 
 def _joined(charges: list[_Charge]) -> list[_Charge]:

@@ -112,12 +112,12 @@ class PldFilter(PrivacyFilter):
 
     def _fits(self, event: dp_accounting.DpEvent, count: int) -> bool:
         event, count = _unrolled(event, count)
-        if count == 0 or isinstance(event, dp_accounting.NoOpDpEvent):
-            return True
+        if isinstance(event, dp_accounting.NoOpDpEvent):
+            count = 0
         return (
             not self._strayed
             and self._position + count <= self._affordable
-            and self._follows(event, count)
+            and (count == 0 or self._follows(event, count))
         )
 
     def reserve(
