@@ -8,6 +8,7 @@ import dp_accounting
 import numpy as np
 import pytest
 import tensorflow as tf
+from dp_accounting import privacy_accountant
 
 import tf_sparse_dp as tsdp
 from tests.optimizers import small_run
@@ -368,3 +369,47 @@ def test_what_does_not_fit_together_is_refused(options: Any, said: str) -> None:
 def test_a_sampling_without_a_filter_is_refused() -> None:
     with pytest.raises(ValueError, match="sampling was given without a filter"):
         model(small_run.plan(), sampling=poisson())
+
+
+@pytest.mark.parametrize("plan", [tsdp.PrivacyOdometer(delta=1e-6), 3.0])
+def test_what_is_neither_plan_nor_filter(plan: Any) -> None:
+    with pytest.raises(TypeError, match=f"plan is a {type(plan).__name__}; "):
+        model(plan, sampling=poisson(), noise_multiplier=1.0)
+
+
+def test_a_filter_of_pairs_is_not_for_gaussian_noise() -> None:
+    with pytest.raises(
+        privacy_accountant.UnsupportedEventError, match="use a RenyiFilter, or"
+    ):
+        model(
+            tsdp.ApproxDPFilter(epsilon=2.0, delta=1e-2),
+            sampling=poisson(),
+            noise_multiplier=1.0,
+        )
+
+
+def test_steps_that_were_not_declared_say_so() -> None:
+    sampling = poisson(3)
+    other = step_event(sampling, 2.0)
+    trained = model(
+        tsdp.PldFilter(epsilon=2.0, delta=1e-2, sequence=[(other, 3)]),
+        sampling=sampling,
+        noise_multiplier=1.0,
+    )
+    with pytest.raises(tsdp.BudgetExhausted) as refused:
+        trained.fit(small_run.dataset(sampling), verbose=0)
+    assert f"goes on with 3 of {other!r}" in str(refused.value)
+    assert "make the filter with a sequence of" in str(refused.value)
+    with pytest.raises(ValueError, match="goes on with 3 of"):
+        train(trained, sampling)
+
+
+def test_noise_that_no_filter_knows() -> None:
+    trained = model(renyi(None), sampling=poisson(), noise_multiplier=1.0)
+    with pytest.raises(ValueError, match="noise_multiplier is 0, expected a"):
+        trained.optimizer.noise_multiplier = 0
+
+
+def test_a_ledger_is_a_path() -> None:
+    with pytest.raises(TypeError, match="ledger is 3, expected the path"):
+        model(small_run.plan(), ledger=3)

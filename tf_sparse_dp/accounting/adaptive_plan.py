@@ -121,7 +121,7 @@ def check_noise_multiplier(value: Any) -> float:
     """
     message = (
         f"noise_multiplier is {value!r}, expected a number from {_LEAST_NOISE} "
-        f"to {_MOST_NOISE:g}: under a filter, the noise to start with."
+        f"to {_MOST_NOISE:g}, for which a filter knows what steps cost."
     )
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(message)

@@ -57,8 +57,9 @@ def _import_tf_privacy() -> None:
             raise
         raise ModuleNotFoundError(
             "tf_sparse_dp.integrations.tf_privacy needs TensorFlow Privacy, "
-            "which is not installed: pip install tf_sparse_dp[privacy] (its "
-            "last release, 0.9.0, is for Python up to 3.11).",
+            'which is not installed: pip install "tensorflow-privacy==0.9.0" '
+            "(for Python below 3.12), or together with this package: "
+            "pip install tf_sparse_dp[privacy].",
             name=error.name,
         ) from error
     finally:

@@ -101,6 +101,11 @@ def ledger_file(
     """
     if path is None:
         return None
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(
+            f"ledger is {path!r}, expected the path of a file, which is made "
+            "if it is not there."
+        )
     plan = step.plan
     if plan is None:
         raise ValueError(

@@ -185,8 +185,17 @@ class BlockPayment:
             return
         if self.can_go_on(count):
             raise PrivacyStateError(NOT_PAID_AHEAD)
+        reason = ""
+        try:
+            refused = self._source.reserve(self._event(), run=self._run)
+            self._source.settle(refused, 0)
+        except BudgetExhausted:
+            pass
+        except ValueError as error:  # Not what was declared.
+            reason = f" {error}"
         raise BudgetExhausted(
             f"{self._source!r} pays for no further step; {count} are spent."
+            f"{reason}"
         )
 
     def open(self) -> None:

@@ -163,7 +163,7 @@ class PrivateWrapper(SavedState):
         if isinstance(plan, PrivacyFilter):
             account = adaptive_plan(plan, sampling, noise_multiplier, mechanism)
             noise_multiplier = None
-        elif sampling is not None:
+        elif sampling is not None and isinstance(plan, PrivacyPlan | None):
             raise ValueError(
                 "sampling was given without a filter. A plan has its own, and "
                 "without a plan nothing is said about batches: leave it out."

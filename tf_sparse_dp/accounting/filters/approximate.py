@@ -62,8 +62,10 @@ class ApproximatePrices(Prices):
         else:
             raise UnknownCost(
                 event,
-                "it has no epsilon without a delta. Name one: "
-                "ApproxDpEvent.of(event, delta).",
+                "it has no epsilon without a delta. Where you spend events "
+                "yourself, name one: ApproxDpEvent.of(event, delta). To train "
+                "with an optimizer, use a RenyiFilter, or a mechanism with "
+                "Laplace noise.",
             )
         epsilon = amplified(epsilon, probability)
         squared = times(epsilon, epsilon)

@@ -160,9 +160,10 @@ class PldFilter(PrivacyFilter):
                     f"{least} of {event!r} cannot be spent: after "
                     f"{self._position} events the sequence of {self!r} goes "
                     f"on with {following}. Privacy loss distributions hold "
-                    "for what was declared beforehand only; spend that, or "
-                    "take a RenyiFilter, whose events may be chosen as one "
-                    "goes."
+                    "for what was declared beforehand only. Spend that; or "
+                    "make the filter with a sequence of the event that is "
+                    "spent here; or take a RenyiFilter, whose events may be "
+                    "chosen as one goes."
                 )
             return super().reserve(event, count, at_least=at_least, run=run)
 
