@@ -286,7 +286,7 @@ def _largest(
             warnings.simplefilter("ignore", PrivacyWarning)
             try:
                 # Refuses what is wrong with the arguments.
-                least = plan_of(1).epsilon
+                least, bound = plan_of(1).epsilon, ""
             except OverflowsTooOften:
                 # At this epsilon, which may be far beyond the budget.
                 least = ideal_epsilon(
@@ -299,14 +299,15 @@ def _largest(
                 )
                 if least <= epsilon:
                     raise
+                bound = "more than "
         if least > epsilon:
             unit = sampling.composition_unit
             length = f"1 {unit}" if what == "steps" else f"a {what} of 1"
             raise ValueError(
                 f"epsilon is {epsilon:g}, but with {length} a noise "
-                f"multiplier of {noise_multiplier:g} costs {least:.4g} "
-                f"at delta={delta:g} already. Raise the noise multiplier, "
-                "epsilon or delta."
+                f"multiplier of {noise_multiplier:g} costs {bound}"
+                f"{least:.4g} at delta={delta:g} already. Raise the noise "
+                "multiplier, epsilon or delta."
             )
         kept = remembered(question) if cache else None
         if isinstance(kept, int) and 1 <= kept <= at_most:
