@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_sparse_dp.accounting.adaptive_plan import AdaptivePlan
-from tf_sparse_dp.errors import BudgetExhausted, PrivacyWarning
+from tf_sparse_dp.errors import PrivacyWarning
 from tf_sparse_dp.optimizers.wrapper import PrivateWrapper
 from tf_sparse_dp.sampling.counts import whole_number
 
@@ -61,12 +61,6 @@ class PrivacyBudget(tf.keras.callbacks.Callback):
         self._pay_ahead()
         if optimizer.compositions_left == 0:
             optimizer.check_next()
-            raise BudgetExhausted(
-                f"Nothing is left to train with: there are at most "
-                f"{optimizer.plan.num_compositions} steps or passes, and "
-                f"{optimizer.compositions_spent} are spent. Make a plan with "
-                "more of them, or a larger budget, before you start to train."
-            )
 
     def on_epoch_begin(
         self, epoch: int, logs: dict[str, Any] | None = None

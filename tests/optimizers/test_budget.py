@@ -47,7 +47,7 @@ def test_the_callback_ends_training_in_time(compile: dict[str, Any]) -> None:
     spent = history.history["epsilon"]
     assert spent == [plan.epsilon_spent(4), plan.epsilon_spent(6)]
     assert spent[-1] <= plan.epsilon
-    with pytest.raises(tsdp.BudgetExhausted, match="Nothing is left"):
+    with pytest.raises(tsdp.BudgetExhausted, match="6 are spent"):
         small_run.train(model, 1, callbacks=[tsdp.PrivacyBudget()])
 
 
