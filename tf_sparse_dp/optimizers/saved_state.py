@@ -152,7 +152,8 @@ class SavedState:
                 "is not known. Load a state that DPSparseOptimizer saved; for "
                 "weights alone, load the model with compile=False."
             )
-        self._load_ledger(bytes(np.asarray(store[_LEDGER])).decode())
+        saved = bytes(np.asarray(store[_LEDGER]))
+        self._load_ledger(saved.decode(errors="replace"))
         self._load([store[str(i)] for i in range(len(names) - 1)])
 
     def set_weights(self, weights: list[Any]) -> None:
