@@ -62,6 +62,9 @@ class ApproxDpEvent(dp_accounting.DpEvent):
     ) -> ApproxDpEvent:
         """What another event is at a delta of your choice.
 
+        It holds for one neighbouring relation, which the result does not name:
+        spend it of a filter for the same.
+
         Args:
           event: Any whose cost is known.
           delta: From 0 to below 1.
