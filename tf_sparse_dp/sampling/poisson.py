@@ -17,6 +17,7 @@ from tf_sparse_dp.errors import PrivacyWarning
 from tf_sparse_dp.sampling.batch_sizes import BatchSizes
 from tf_sparse_dp.sampling.counts import whole_number
 from tf_sparse_dp.sampling.draws import Draws, checked_seed, fresh_draws
+from tf_sparse_dp.sampling.example_units import ExamplesAsUnits
 from tf_sparse_dp.sampling.padding import pad_rows
 from tf_sparse_dp.sampling.sources import open_examples
 
@@ -26,7 +27,7 @@ _OVERFLOW_OF_A_RUN = 1e-15
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PoissonSampling:
+class PoissonSampling(ExamplesAsUnits):
     r"""Batches in which every example takes part independently.
 
     .. math:: P(B_t = S) = q^{|S|} (1 - q)^{n - |S|}, \quad q = b / n
@@ -139,16 +140,6 @@ class PoissonSampling:
         )
 
     @property
-    def num_units(self) -> int:
-        """How many are protected: the number of examples."""
-        return self.num_examples
-
-    @property
-    def examples_per_unit(self) -> int:
-        """Every example is a unit of its own."""
-        return 1
-
-    @property
     def batch_rows(self) -> int:
         """The number of rows of every batch, padding included."""
         return self.max_batch_size
@@ -172,26 +163,6 @@ class PoissonSampling:
     def num_compositions(self) -> int:
         """How often the mechanism is charged: once for each step."""
         return self.num_steps
-
-    @property
-    def composition_unit(self) -> str:
-        """What is charged once."""
-        return "step"
-
-    @property
-    def neighbouring_relation(self) -> str:
-        """Which data sets must look alike."""
-        return "add_or_remove_one"
-
-    @property
-    def requires_validity(self) -> bool:
-        """Whether batches must carry the validity column."""
-        return True
-
-    @property
-    def unit(self) -> str:
-        """Whose presence is protected."""
-        return "example"
 
     @property
     def description(self) -> str:

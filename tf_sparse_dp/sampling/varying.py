@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tf_sparse_dp.sampling.counts import whole_number
 from tf_sparse_dp.sampling.draws import Draws, checked_seed, fresh_draws
+from tf_sparse_dp.sampling.example_units import ExamplesAsUnits
 from tf_sparse_dp.sampling.padding import pad_rows
 from tf_sparse_dp.sampling.poisson import PoissonSampling, warn_of_seed
 from tf_sparse_dp.sampling.sources import open_examples
@@ -21,7 +22,7 @@ from tf_sparse_dp.sampling.step_kinds import StepKind
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class VaryingPoissonSampling:
+class VaryingPoissonSampling(ExamplesAsUnits):
     r"""Poisson batches, the expected size of each drawn from a public list.
 
     .. math:: P(I_t = i) = w_i / \textstyle\sum_j w_j, \quad
@@ -179,36 +180,6 @@ class VaryingPoissonSampling:
     def num_compositions(self) -> int:
         """How often the mechanism is charged at most."""
         return self.steps
-
-    @property
-    def num_units(self) -> int:
-        """How many are protected: the number of examples."""
-        return self.num_examples
-
-    @property
-    def examples_per_unit(self) -> int:
-        """Every example is a unit of its own."""
-        return 1
-
-    @property
-    def composition_unit(self) -> str:
-        """What is charged once."""
-        return "step"
-
-    @property
-    def neighbouring_relation(self) -> str:
-        """Which data sets must look alike."""
-        return "add_or_remove_one"
-
-    @property
-    def requires_validity(self) -> bool:
-        """Whether batches must carry the validity column."""
-        return True
-
-    @property
-    def unit(self) -> str:
-        """Whose presence is protected."""
-        return "example"
 
     @property
     def description(self) -> str:
