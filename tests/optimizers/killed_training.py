@@ -128,7 +128,8 @@ def load(
         model.load_weights(f"{path}.weights.h5")
     elif form == "checkpoint":
         checkpoint(model).read(f"{path}.checkpoint").expect_partial()
-    return model, model.optimizer.ledger()
+    # What was saved: with the file, `ledger` has all that is in that too.
+    return model, model.optimizer._record.ledger()
 
 
 def checkpoint(model: Any) -> tf.train.Checkpoint:
