@@ -144,6 +144,7 @@ def test_passes_are_paid_when_they_start(kind: Any, options: Any) -> None:
     assert joined(budget.entries) == [(event, expected)]
 
 
+@pytest.mark.once
 def test_steps_that_were_not_paid_ahead_are_refused(tmp_path: Any) -> None:
     trained = model(child(tmp_path), sampling=poisson(), noise_multiplier=1.0)
     with pytest.raises(tsdp.PrivacyStateError, match="was not paid ahead"):
@@ -151,6 +152,7 @@ def test_steps_that_were_not_paid_ahead_are_refused(tmp_path: Any) -> None:
     assert trained.optimizer.compositions_spent == 0
 
 
+@pytest.mark.once
 def test_a_loop_of_ones_own_reserves(tmp_path: Any) -> None:
     budget = child(tmp_path)
     trained = model(budget, sampling=poisson(), noise_multiplier=1.0)
@@ -163,6 +165,7 @@ def test_a_loop_of_ones_own_reserves(tmp_path: Any) -> None:
     assert sum(count for _, count in budget.entries) == 2
 
 
+@pytest.mark.once
 def test_after_settling_steps_have_to_be_paid_for_again() -> None:
     trained = model(renyi(None), sampling=poisson(), noise_multiplier=1.0)
     batch = next(iter(small_run.dataset(poisson())))
@@ -222,6 +225,7 @@ def only_noise(
     return wide, optimizer
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_the_noise_is_what_it_was_set_to(jit_compile: bool) -> None:
     sampling = poisson(4)
@@ -237,6 +241,7 @@ def test_the_noise_is_what_it_was_set_to(jit_compile: bool) -> None:
         assert np.std(moved) == pytest.approx(expected, rel=0.04)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("wrong", [0.0, -1.0, np.nan, 1e9, "1", True])
 def test_noise_that_makes_no_sense_is_refused(wrong: Any) -> None:
     trained = model(renyi(None), sampling=poisson(), noise_multiplier=1.0)
@@ -245,12 +250,14 @@ def test_noise_that_makes_no_sense_is_refused(wrong: Any) -> None:
     assert trained.optimizer.noise_multiplier == 1.0
 
 
+@pytest.mark.once
 def test_a_plan_keeps_its_noise() -> None:
     trained = model(small_run.plan())
     with pytest.raises(ValueError, match="only where a filter pays"):
         trained.optimizer.noise_multiplier = 2.0
 
 
+@pytest.mark.once
 def test_one_at_a_time_decides_within_its_graph() -> None:
     budget, sampling = renyi(None), poisson(3)
     options = {"sampling": sampling, "noise_multiplier": 1.0}
@@ -307,6 +314,7 @@ def test_batches_of_several_sizes(jit_compile: bool) -> None:
     assert optimizer.privacy_statement().private
 
 
+@pytest.mark.once
 def test_batches_of_several_sizes_are_divided_by_their_own() -> None:
     sampling = tsdp.VaryingPoissonSampling(
         num_examples=64, batch_sizes=(2, 32), steps=8
@@ -326,6 +334,7 @@ def test_batches_of_several_sizes_are_divided_by_their_own() -> None:
     assert seen <= set(sizes)
 
 
+@pytest.mark.once
 def test_what_varies_needs_a_filter_that_decides_in_the_graph(
     tmp_path: Any,
 ) -> None:
@@ -366,6 +375,7 @@ def test_what_does_not_fit_together_is_refused(options: Any, said: str) -> None:
         model(renyi(None), **options)
 
 
+@pytest.mark.once
 def test_a_sampling_without_a_filter_is_refused() -> None:
     with pytest.raises(ValueError, match="sampling was given without a filter"):
         model(small_run.plan(), sampling=poisson())

@@ -83,6 +83,7 @@ def test_state_of_another_plan_is_refused(
         other.optimizer.privacy_statement()
 
 
+@pytest.mark.once
 def test_a_changed_ledger_is_refused() -> None:
     trained = model()
     train(trained, 3)
@@ -95,6 +96,7 @@ def test_a_changed_ledger_is_refused() -> None:
         tsdp.DPSparseOptimizer.from_config(config)
 
 
+@pytest.mark.once
 def test_both_of_two_that_go_on_from_one_state_count(
     tmp_path: pathlib.Path,
 ) -> None:
@@ -111,6 +113,7 @@ def test_both_of_two_that_go_on_from_one_state_count(
     assert merged.num_events == 2 + 1 + 3
 
 
+@pytest.mark.once
 def test_a_seed_is_remembered(tmp_path: pathlib.Path) -> None:
     trained = model(seed=1)
     train(trained, 1)
@@ -157,6 +160,7 @@ class Crash(keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
+@pytest.mark.once
 def test_steps_are_on_disk_before_they_are_taken(
     tmp_path: pathlib.Path,
 ) -> None:
@@ -175,6 +179,7 @@ def test_steps_are_on_disk_before_they_are_taken(
     assert model(ledger=path).optimizer.compositions_spent == 8
 
 
+@pytest.mark.once
 def test_what_was_not_used_is_given_back(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "ledger.jsonl"
     train(model(ledger=path), 5)
@@ -184,6 +189,7 @@ def test_what_was_not_used_is_given_back(tmp_path: pathlib.Path) -> None:
     assert model(ledger=path).optimizer.compositions_spent == 8
 
 
+@pytest.mark.once
 def test_two_runs_share_the_steps_of_a_plan(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "ledger.jsonl"
     first, second = model(ledger=path), model(ledger=path)
@@ -198,6 +204,7 @@ def test_two_runs_share_the_steps_of_a_plan(tmp_path: pathlib.Path) -> None:
         assert trained.optimizer.ledger().num_events == 10
 
 
+@pytest.mark.once
 def test_a_state_that_the_file_knows_is_not_charged_again(
     tmp_path: pathlib.Path,
 ) -> None:
@@ -244,6 +251,7 @@ def test_a_model_that_is_loaded_whole_goes_on_with_the_file(
             refused()
 
 
+@pytest.mark.once
 def test_a_file_of_another_plan_is_refused(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "ledger.jsonl"
     model(ledger=path)
@@ -251,6 +259,7 @@ def test_a_file_of_another_plan_is_refused(tmp_path: pathlib.Path) -> None:
         model(other_plan(), ledger=path)
 
 
+@pytest.mark.once
 def test_a_filter_has_a_file_of_its_own(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "ledger.jsonl"
     options = {"sampling": small_run.poisson(), "noise_multiplier": 1.0}
@@ -316,6 +325,7 @@ def test_what_others_spent_of_a_filter_is_saved_too(
     assert trained.optimizer.budget_left == loaded.optimizer.budget_left
 
 
+@pytest.mark.once
 def test_a_count_without_its_ledger_is_refused_where_a_filter_pays() -> None:
     trained, options = exhausted()
     values = [np.asarray(v) for v in trained.optimizer.variables]
@@ -326,6 +336,7 @@ def test_a_count_without_its_ledger_is_refused_where_a_filter_pays() -> None:
         train(fresh, 1)
 
 
+@pytest.mark.once
 def test_whatever_fails_while_loading_stops_training(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -346,6 +357,7 @@ def test_whatever_fails_while_loading_stops_training(
             refused()
 
 
+@pytest.mark.once
 def test_a_ledger_file_needs_a_plan(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ValueError, match="without a plan"):
         tsdp.DPSparseOptimizer(
@@ -356,6 +368,7 @@ def test_a_ledger_file_needs_a_plan(tmp_path: pathlib.Path) -> None:
         )
 
 
+@pytest.mark.once
 def test_passes_are_on_disk_before_they_start(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "ledger.jsonl"
     sampling = tsdp.EpochSampling(
