@@ -1,6 +1,6 @@
 """Private training of recommenders with large embedding tables, in Keras."""
 
-from tf_sparse_dp import integrations, rules
+from tf_sparse_dp import integrations, layers, rules
 from tf_sparse_dp.accounting import (
     ApproxDpEvent,
     ApproxDPFilter,
@@ -98,6 +98,7 @@ __all__ = [
     "check_separable",
     "explain",
     "integrations",
+    "layers",
     "noise_for_budget",
     "per_example_gradients",
     "private_mean",

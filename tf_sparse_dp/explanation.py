@@ -18,8 +18,13 @@ from tf_sparse_dp.gradients.memory import ExampleWrite, Memory, weights_of
 from tf_sparse_dp.gradients.paths import Layers, path, stages
 from tf_sparse_dp.gradients.rules.declared import declared_among
 from tf_sparse_dp.gradients.separation import Gradient, Separation
+from tf_sparse_dp.layers.lazy_variable import lazy_variable
 from tf_sparse_dp.mechanisms.automatic import Automatic
-from tf_sparse_dp.optimizers.core import PrivateStep, reductions
+from tf_sparse_dp.optimizers.core import (
+    PrivateStep,
+    lazily_trained,
+    reductions,
+)
 from tf_sparse_dp.optimizers.wrapper import FLOAT16_REFUSAL, PrivateWrapper
 from tf_sparse_dp.sampling.step_kinds import step_kinds
 from tf_sparse_dp.traced_step import batch_spec, trace
@@ -143,7 +148,11 @@ class _Reader:
             elif not refusals:
                 step = optimizer.private_step
                 try:
-                    options["mechanism"] = _mechanism(step, separation)
+                    options["mechanism"] = _mechanism(
+                        step,
+                        separation,
+                        [lazy_variable(v) is not None for v in variables],
+                    )
                 except ValueError as refused:
                     refusals.append(Refusal(reason=str(refused)))
         self.found.append(
@@ -217,7 +226,9 @@ class _Reader:
         return refusals
 
 
-def _mechanism(step: PrivateStep, separation: Separation) -> str:
+def _mechanism(
+    step: PrivateStep, separation: Separation, noise_later: Sequence[bool]
+) -> str:
     """The mechanism that would release these gradients, and why.
 
     Raises:
@@ -225,9 +236,9 @@ def _mechanism(step: PrivateStep, separation: Separation) -> str:
     """
     terms, names = separation.terms()
     units, _ = terms_of_units(terms, None, step.examples_per_unit)
-    facts = step.public_facts(units, names)
-    mechanism = step.mechanism.resolved(facts)
-    mechanism.check(facts)
+    later = lazily_trained(separation, noise_later)
+    facts = step.public_facts(units, names, later)
+    mechanism = step.resolved_mechanism(facts)
     if not isinstance(step.mechanism, Automatic):
         return f"{mechanism.description}."
     return f"{mechanism.description}: {step.mechanism.choice(facts).reason}."

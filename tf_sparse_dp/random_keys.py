@@ -26,6 +26,26 @@ def fold_in(key: tf.Tensor, data: tf.Tensor | int) -> tf.Tensor:
     )
 
 
+# What tf.Variable(...) makes: its name is not public, its class is.
+with tf.init_scope():
+    _Variable: Any = type(tf.Variable(0))
+
+
+class _Secret(_Variable):  # type: ignore[misc]
+    """A variable that is in no file."""
+
+    def _refused(self, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError(
+            "The key of noise was about to be saved, with which anybody could "
+            "take the noise off again. Save the model, not the training step; "
+            "and build functions that are to be exported when they are "
+            "exported, not before."
+        )
+
+    _serialize_to_tensors = _export_to_saved_model_graph = _refused
+    _gather_saveables_for_checkpoint = __deepcopy__ = __reduce__ = _refused
+
+
 class KeyStream:
     """A sequence of keys without repetition, for use in traced functions.
 
@@ -43,7 +63,7 @@ class KeyStream:
         else:
             root = np.array([seed, 0], np.int64)
         with tf.init_scope():
-            self._root = tf.Variable(root, trainable=False, name="noise_root")
+            self._root = _Secret(root, trainable=False, name="noise_root")
             self._count = tf.Variable(
                 0, dtype=tf.int64, trainable=False, name="noise_count"
             )
@@ -52,6 +72,11 @@ class KeyStream:
     def seeded(self) -> bool:
         """Whether the keys are reproducible."""
         return self._seed is not None
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """What a graph that draws keys captures."""
+        return [self._root, self._count]
 
     def next(self) -> tf.Tensor:
         """The next key. Each run of the traced operation gives another."""

@@ -31,6 +31,9 @@ FLOW = CALLS | frozenset(
 # What an optimizer of this library writes is private, hence free. It writes in
 # a branch of this name.
 PRIVATE_UPDATE = "tf_sparse_dp_update"
+# Gives rows of a table that are about to be read the noise that they lack. What
+# a row then holds does not depend on who reads it: `layers.pending_noise`.
+PENDING_NOISE = "tf_sparse_dp_pending_noise"
 # Python code, files and other calls may give anything, whatever the inputs
 # are, although TensorFlow takes some of these for free of state.
 OUTSIDE = frozenset(
@@ -41,5 +44,14 @@ OUTSIDE = frozenset(
 
 def is_private_update(op_type: str, name: str) -> bool:
     """Whether an operation is the branch in which an optimizer writes."""
-    in_scope = name.split("/")[-1].startswith(PRIVATE_UPDATE)
+    return _is_branch(op_type, name, PRIVATE_UPDATE)
+
+
+def is_pending_noise(op_type: str, name: str) -> bool:
+    """Whether an operation is the branch in which a table gets its noise."""
+    return _is_branch(op_type, name, PENDING_NOISE)
+
+
+def _is_branch(op_type: str, name: str, wanted: str) -> bool:
+    in_scope = name.split("/")[-1].startswith(wanted)
     return in_scope and op_type in ("If", "StatelessIf")

@@ -8,6 +8,7 @@ tracing, and trains nothing.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,9 @@ from tensorflow.python.framework.function_def_to_graph import (
     function_def_to_graph_def,
 )
 from tensorflow.python.ops import control_flow_util
+from tensorflow.python.saved_model import save_context
+
+_EXPORTS = ("keras.src.export", "tf_keras.src.export")
 
 
 def body(definition: Any) -> tuple[list[Any], list[str]]:
@@ -106,3 +110,23 @@ def is_compiled(graph: tf.Graph) -> bool:
     """Whether XLA will compile the graph, as `jit_compile=True` asks for."""
     found: bool = control_flow_util.GraphOrParentsInXlaContext(graph)
     return found
+
+
+def is_saved_only() -> bool:
+    """Whether what is traced goes into a SavedModel and is not run here."""
+    return not tf.executing_eagerly() and save_context.in_save_context()
+
+
+def is_exported() -> bool:
+    """Whether Keras traces this to export it; it may be run here all the same.
+
+    Keras says so to nobody, hence the look at who is calling.
+    """
+    if tf.executing_eagerly():
+        return False
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith(_EXPORTS):
+            return True
+        frame = frame.f_back
+    return False

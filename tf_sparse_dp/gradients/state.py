@@ -23,6 +23,7 @@ from tf_sparse_dp.gradients.effects import (
     HARMLESS,
     OUTSIDE,
     READS,
+    is_pending_noise,
     is_private_update,
 )
 from tf_sparse_dp.gradients.functions import Function, Library
@@ -51,12 +52,12 @@ class Write:
 
 
 def writes(graph: tf.Graph) -> list[Write]:
-    """All writes of a graph but the private update."""
+    """All writes of a graph but the private ones."""
     library = Library(graph)
     return [
         write
         for op in graph.get_operations()
-        if not is_private_update(op.type, op.name)
+        if not _is_private(op.type, op.name)
         for write in _writes_of(op, library)
     ]
 
@@ -148,7 +149,7 @@ class _Inside:
 
     def writes(self) -> Iterator[_InnerWrite]:
         for node in self._function.nodes.values():
-            if is_private_update(node.op, node.name) or not _may_write(node):
+            if _is_private(node.op, node.name) or not _may_write(node):
                 continue
             for write in self._writes_of(node):
                 yield dataclasses.replace(
@@ -260,6 +261,11 @@ def _writes_below(called: Sequence[str], library: Library) -> bool:
     """Whether functions, or those that they call, may write to resources."""
     below = _nodes_below(called, library)
     return below is None or any(_may_write(node) for node in below)
+
+
+def _is_private(op_type: str, name: str) -> bool:
+    """Whether what an operation writes tells nothing about examples."""
+    return is_private_update(op_type, name) or is_pending_noise(op_type, name)
 
 
 def _takes_the_step(called: Sequence[str], library: Library) -> bool:

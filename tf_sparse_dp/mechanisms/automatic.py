@@ -79,6 +79,10 @@ class Automatic(Mechanism):
 
     def choice(self, facts: PublicFacts) -> Choice:
         """The mechanism for these facts, and why."""
+        if self.noise == "gaussian" and facts.noise_later:
+            return Choice(
+                Gaussian(), "tables of LazyEmbedding get theirs when read"
+            )
         tables = [v for v in facts.variables if v.sparse]
         known = all(table.lookups is not None for table in tables)
         if self.noise == "laplace":

@@ -25,8 +25,9 @@ class Gaussian(Mechanism):
     $\sigma / C$ (neighbours: add or remove one example, or zero one out).
 
     Dense by definition: a table's noise touches all its rows at every step,
-    whatever the batch looked up. Without noise nothing is private, and
-    sparse sums stay sparse.
+    whatever the batch looked up; tables of `LazyEmbedding` get the same noise
+    when rows are read, and their sums stay as they are until then. Without
+    noise nothing is private, and sparse sums stay sparse.
 
     Example:
       >>> Gaussian().description
@@ -40,14 +41,22 @@ class Gaussian(Mechanism):
     def fixed_sizes(self) -> bool:
         return False
 
+    @property
+    def allows_noise_later(self) -> bool:
+        return True
+
     def release(
         self, sums: Sequence[Sum], key: tf.Tensor, facts: PublicFacts
     ) -> list[Sum]:
         if facts.stddev == 0:
             return [deduplicated(total) for total in sums]
         return [
-            with_noise(total, fold_in(key, place), facts.stddev)
-            for place, total in enumerate(sums)
+            total
+            if variable.noise_later
+            else with_noise(total, fold_in(key, place), facts.stddev)
+            for place, (total, variable) in enumerate(
+                zip(sums, facts.variables, strict=True)
+            )
         ]
 
     @property

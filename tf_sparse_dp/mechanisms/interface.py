@@ -33,21 +33,32 @@ class Variable:
       lookups: Most rows of the table that one unit can reach; None if a unit
         can reach any number, or if it is not a table.
       name: What the model calls it, such as "model/items/embeddings".
+      noise_later: Whether whoever reads its rows adds the noise: a table of
+        `LazyEmbedding`. Its sum is released as it is.
     """
 
     shape: tuple[int, ...]
     sparse: bool = False
     lookups: int | None = None
     name: str = ""
+    noise_later: bool = False
 
     @classmethod
-    def of(cls, terms: Factor, name: str = "") -> Variable:
+    def of(
+        cls, terms: Factor, name: str = "", noise_later: bool = False
+    ) -> Variable:
         """The facts about a variable whose units' terms are given."""
         sparse = getattr(terms, "sparse", False)
         lookups = getattr(terms, "rows_per_example", None) if sparse else None
         if lookups is not None:
             lookups = min(lookups, terms.shape[0])
-        return cls(shape=terms.shape, sparse=sparse, lookups=lookups, name=name)
+        return cls(
+            shape=terms.shape,
+            sparse=sparse,
+            lookups=lookups,
+            name=name,
+            noise_later=noise_later,
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,6 +86,11 @@ class PublicFacts:
     def stddev(self) -> float:
         """Standard deviation of Gaussian noise on a sum."""
         return self.noise_multiplier * self.clip_norm
+
+    @property
+    def noise_later(self) -> list[str]:
+        """Names of the variables that get their noise later."""
+        return [v.name for v in self.variables if v.noise_later]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -116,6 +132,11 @@ class Mechanism(abc.ABC):
         How likely, `PublicFacts.failure_probability` bounds.
         """
         return True
+
+    @property
+    def allows_noise_later(self) -> bool:
+        """Whether tables may get their noise later: `Variable.noise_later`."""
+        return False
 
     def clipped(
         self,

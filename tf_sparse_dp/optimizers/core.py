@@ -51,13 +51,16 @@ class Released:
     """What a step gives to the inner optimizer.
 
     Attributes:
-      gradients: Private gradients; None where there was none.
+      gradients: Private gradients; None where there was none. Those whose
+        noise comes later are not private before.
+      stddev: Size of the noise that these lack, on every entry.
       batch_size: Rows of the batch, int32.
       kind: Which of the sampling's kinds of steps it is, int32.
       consistent: Whether all inputs had as many rows; a bool tensor.
     """
 
     gradients: list[Gradient]
+    stddev: tf.Tensor | float
     batch_size: tf.Tensor
     kind: tf.Tensor
     consistent: tf.Tensor
@@ -132,8 +135,16 @@ class PrivateStep:
         gradients: Sequence[Gradient],
         names: Sequence[str],
         shapes: Sequence[Sequence[int]],
+        noise_later: Sequence[bool],
     ) -> Released:
         """The step up to the inner optimizer.
+
+        Args:
+          gradients: What the tape gave.
+          names: Of the variables.
+          shapes: Of the variables.
+          noise_later: Which variables are tables that get their noise when
+            they are read.
 
         Raises:
           NotSeparableError: If the gradients are not proven to be sums of
@@ -158,10 +169,10 @@ class PrivateStep:
                 "train privately. Check that the loss depends on the batch."
             )
         terms, valid = terms_of_units(terms, valid, self.examples_per_unit)
-        facts = self.public_facts(terms, trained)
+        later = lazily_trained(separation, noise_later)
+        facts = self.public_facts(terms, trained, later)
         self._check_lookups(facts)
-        mechanism = self.mechanism.resolved(facts)
-        mechanism.check(facts)
+        mechanism = self.resolved_mechanism(facts)
         self.released_by = mechanism.description
         self.fixed_sizes = mechanism.fixed_sizes
         _check_sizes(mechanism, facts)
@@ -197,14 +208,23 @@ class PrivateStep:
                     mean = tf.convert_to_tensor(mean)
                     mean += tf.cast(part.free, mean.dtype)
                 released.append(mean)
-        return Released(released, separation.batch_size, kind, consistent)
+        return Released(
+            released,
+            facts.stddev / divisor,
+            separation.batch_size,
+            kind,
+            consistent,
+        )
 
     def public_facts(
-        self, terms: Sequence[Factor], names: Sequence[str]
+        self,
+        terms: Sequence[Factor],
+        names: Sequence[str],
+        noise_later: Sequence[bool],
     ) -> PublicFacts:
         """What the mechanism may know of a step with these units' terms."""
         return PublicFacts(
-            variables=tuple(map(Variable.of, terms, names)),
+            variables=tuple(map(Variable.of, terms, names, noise_later)),
             clip_norm=self.clip_norm,
             noise_multiplier=self.noise_multiplier,
             expected_batch_size=self.expected_batch_size,
@@ -212,6 +232,24 @@ class PrivateStep:
             if self.plan is None
             else self.plan.release_failure,
         )
+
+    def resolved_mechanism(self, facts: PublicFacts) -> Mechanism:
+        """The mechanism that releases, given what is public.
+
+        Raises:
+          ValueError: If it is not made for that.
+        """
+        mechanism = self.mechanism.resolved(facts)
+        if facts.noise_later and not mechanism.allows_noise_later:
+            raise ValueError(
+                f"'{facts.noise_later[0]}' is a table of LazyEmbedding, which "
+                "gets Gaussian noise on every entry when it is read; "
+                f"{type(mechanism).__name__} releases tables in another way. "
+                "Use mechanism='auto' or Gaussian() with a plan for Gaussian "
+                "noise, or keras.layers.Embedding for the table."
+            )
+        mechanism.check(facts)
+        return mechanism
 
     @property
     def noise_multiplier_now(self) -> float:
@@ -415,6 +453,32 @@ def _check_validity_columns(count: int, sampling: Any) -> None:
         "0 where a unit has fewer examples, and keeps the rows of a unit "
         "together. (fit shuffles arrays row by row.)"
     )
+
+
+def lazily_trained(
+    separation: Separation, noise_later: Sequence[bool]
+) -> list[bool]:
+    """Which of the variables that examples move get their noise later.
+
+    Raises:
+      ValueError: If something else moves one of those, too.
+    """
+    trained = []
+    for part, name, later in zip(
+        separation.parts, separation.names, noise_later, strict=True
+    ):
+        if part is None:
+            continue
+        if later and part.free is not None:
+            raise ValueError(
+                f"Something other than examples moves '{name}', a table of "
+                "LazyEmbedding: a regulariser or a penalty in the loss. It "
+                "would have to see all rows with their noise at every step. "
+                "Leave it out, or use keras.layers.Embedding for the table."
+            )
+        if part.terms is not None:
+            trained.append(later)
+    return trained
 
 
 def _divided(total: Sum, by: tf.Tensor | float) -> Sum:

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras as keras
 
+from tf_sparse_dp.layers.lazy_variable import not_lazy
 from tf_sparse_dp.optimizers.wrapper import FLOAT16_REFUSAL, PrivateWrapper
 
 
@@ -28,7 +29,7 @@ class DPSparseOptimizer(PrivateWrapper, keras.optimizers.Optimizer):
         if keras.mixed_precision.global_policy().compute_dtype == "float16":
             raise ValueError(FLOAT16_REFUSAL)
         super().build(var_list)
-        self.inner_optimizer.build(var_list)
+        self.inner_optimizer.build(not_lazy(var_list))
         self._built = True
         self._load_deferred()
 
@@ -45,8 +46,8 @@ class DPSparseOptimizer(PrivateWrapper, keras.optimizers.Optimizer):
         self._take_step(
             gradients,
             variables,
-            lambda private: self.inner_optimizer.apply_gradients(
-                zip(private, variables, strict=True)
+            lambda private, its: self.inner_optimizer.apply_gradients(
+                zip(private, its, strict=True)
             ),
         )
         return self.iterations

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
+from tf_sparse_dp.layers.lazy_variable import not_lazy
 from tf_sparse_dp.optimizers.wrapper import FLOAT16_REFUSAL, PrivateWrapper
 
 
@@ -26,7 +27,7 @@ class DPSparseOptimizer(PrivateWrapper, keras.optimizers.Optimizer):
             raise ValueError(FLOAT16_REFUSAL)
         # Out of a trace that may fail and leave variables without a value.
         with tf.init_scope():
-            self.inner_optimizer.build(variables)
+            self.inner_optimizer.build(not_lazy(variables))
             super().build(variables)
             self._load_deferred()
 
@@ -39,7 +40,7 @@ class DPSparseOptimizer(PrivateWrapper, keras.optimizers.Optimizer):
         self._take_step(
             list(grads),
             variables,
-            lambda private: self.inner_optimizer.apply(private, variables),
+            self.inner_optimizer.apply,
         )
 
     @property

@@ -19,6 +19,7 @@ from tf_sparse_dp.optimizers.accounts import described
 from tf_sparse_dp.optimizers.core import PrivateStep
 from tf_sparse_dp.optimizers.record import Record
 from tf_sparse_dp.optimizers.spending import Spending
+from tf_sparse_dp.optimizers.table_rules import TableRule
 
 _LEDGER = "ledger"  # Where it is among saved variables.
 
@@ -36,6 +37,7 @@ class SavedState:
     _spending: Spending
     _record: Record
     _file: LedgerFile | None
+    _tables: TableRule
     _compositions: Any
     _lost_state = ""  # Why nothing can be said of what was spent.
     _loaded: list[Any] | None = None  # Until there are variables.
@@ -176,6 +178,10 @@ class SavedState:
             # A SavedModel of tf-keras keeps the configuration but no variables
             # of the optimizer.
             config["ledger"] = self._saved_ledger()
+        if self._tables.given is not None:
+            config["tables"] = self._keras.optimizers.serialize(
+                self._tables.given
+            )
         if self._file is not None:
             config["ledger_file"] = self._file.path
         if step.declared_rules:
@@ -201,6 +207,10 @@ class SavedState:
         config["inner_optimizer"] = cls._keras.optimizers.deserialize(
             config["inner_optimizer"], custom_objects=custom_objects
         )
+        if "tables" in config:
+            config["tables"] = cls._keras.optimizers.deserialize(
+                config["tables"], custom_objects=custom_objects
+            )
         config["mechanism"] = _made(config["mechanism"], mechanisms)
         if "sampling" in config:
             config["sampling"] = _made(config["sampling"], sampling)

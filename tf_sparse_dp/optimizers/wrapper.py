@@ -21,6 +21,7 @@ from tf_sparse_dp.accounting.statement import (
 from tf_sparse_dp.gradients.effects import PRIVATE_UPDATE
 from tf_sparse_dp.gradients.memory import weights_of
 from tf_sparse_dp.gradients.separation import Gradient
+from tf_sparse_dp.layers.lazy_variable import lazy_variable, not_lazy
 from tf_sparse_dp.mechanisms.interface import Mechanism
 from tf_sparse_dp.optimizers.accounts import (
     adaptive_plan,
@@ -33,6 +34,7 @@ from tf_sparse_dp.optimizers.graph_payment import GraphPayment
 from tf_sparse_dp.optimizers.record import CheckpointedLedger, Events, Record
 from tf_sparse_dp.optimizers.saved_state import SavedState
 from tf_sparse_dp.optimizers.spending import Spending
+from tf_sparse_dp.optimizers.table_rules import TableRule
 from tf_sparse_dp.sampling.counts import whole_number
 
 FLOAT16_REFUSAL = (
@@ -99,6 +101,10 @@ class PrivateWrapper(SavedState):
         the number of units in a batch, not of examples.
       sampling: With a filter, how batches are drawn, and how many at most; a
         plan has its own.
+      tables: How tables of `LazyEmbedding` are updated: a plain
+        `keras.optimizers.SGD`, or `DualAveraging`. `inner_optimizer` then
+        updates all other variables; by default it updates these too, and has
+        to be a plain SGD itself.
       ledger: Path of a file that keeps what was spent, for all runs that share
         a plan's budget, crashes included. Steps are paid ahead in it, which
         the `PrivacyBudget` callback sees to; `reserve` does it elsewhere.
@@ -150,6 +156,7 @@ class PrivateWrapper(SavedState):
         noise_multiplier: float | None = None,
         expected_batch_size: float | None = None,
         sampling: Sampling | None = None,
+        tables: Any = None,
         ledger: str | os.PathLike[str] | None = None,
         examples_per_unit: int | None = None,
         loss_reduction: str = "mean",
@@ -159,6 +166,7 @@ class PrivateWrapper(SavedState):
         self._check_inner(inner_optimizer)
         super().__init__(name=name, **self._base_arguments)  # type: ignore[call-arg]
         self.inner_optimizer = inner_optimizer
+        self._tables = TableRule(self._keras, inner_optimizer, tables)
         account: Any = plan
         if isinstance(plan, PrivacyFilter):
             account = adaptive_plan(plan, sampling, noise_multiplier, mechanism)
@@ -411,22 +419,39 @@ class PrivateWrapper(SavedState):
         self,
         gradients: Sequence[Gradient],
         variables: Sequence[Any],
-        apply_inner: Callable[[list[Gradient]], None],
+        apply_inner: Callable[[list[Gradient], list[Any]], Any],
     ) -> None:
         self._check_state()
         self._spending.check_open()
         _check_strategy(tf.distribute.get_strategy())
+        noise_later = [lazy_variable(v) is not None for v in variables]
+        if any(noise_later):
+            self._tables.check()
         released = self._private.release(
             gradients,
             [getattr(v, "path", v.name) for v in variables],
             [tuple(v.shape) for v in variables],
+            noise_later,
         )
         taken = self._spending.decide(
             released.batch_size, released.kind, released.consistent
         )
 
         def take() -> tf.Tensor:
-            apply_inner(released.gradients)
+            rest, lazy = [], []
+            for gradient, variable in zip(
+                released.gradients, variables, strict=True
+            ):
+                table = lazy_variable(variable)
+                if table is None:
+                    rest.append((gradient, variable))
+                else:
+                    lazy.append((gradient, table))
+            self._tables.update(lazy, released.stddev)
+            if rest:
+                apply_inner(*map(list, zip(*rest, strict=True)))
+            else:
+                self.iterations.assign_add(1)
             return tf.constant(True)
 
         tf.cond(taken, take, lambda: tf.constant(False), name=PRIVATE_UPDATE)
@@ -453,7 +478,11 @@ class PrivateWrapper(SavedState):
             self.inner_optimizer.iterations = variable
 
     def finalize_variable_values(self, var_list: list[Any]) -> None:
-        self.inner_optimizer.finalize_variable_values(var_list)
+        self.inner_optimizer.finalize_variable_values(not_lazy(var_list))
+        for variable in var_list:
+            table = lazy_variable(variable)
+            if table is not None:
+                table.draw_all()
         self._spending.raise_refusals()
 
 

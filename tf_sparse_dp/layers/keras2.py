@@ -1,0 +1,15 @@
+"""The layers for tf-keras, the continuation of Keras 2."""
+
+from __future__ import annotations
+
+import tf_keras as keras
+
+from tf_sparse_dp.layers.lazy_embedding import LazyRows
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_dp")
+class LazyEmbedding(LazyRows, keras.layers.Embedding):
+    """A table with lazy noise; `LazyRows` says how, for both Kerases."""
+
+
+LazyEmbedding.__doc__ = LazyRows.__doc__

@@ -1,0 +1,112 @@
+"""What the layers for Keras 3 and tf-keras have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_sparse_dp.layers.lazy_variable import LazyVariable, lazy_variable
+from tf_sparse_dp.layers.pending_noise import PendingNoise
+
+# Of Keras' own layer, and without meaning here or wrong under lazy noise.
+_REFUSED = {
+    "embeddings_regularizer": "A regulariser moves all rows at every step",
+    "embeddings_constraint": "A constraint looks at all rows at every step",
+    "activity_regularizer": "A penalty on outputs mixes with the loss",
+    "lora_rank": "Low-rank updates are not noise on rows",
+    "sparse": "Sparse outputs cannot be clipped per example",
+    "use_one_hot_matmul": "One-hot products read all rows at every step",
+}
+
+
+class LazyRows:
+    """A drop-in for `keras.layers.Embedding` with dense noise at sparse cost.
+
+    Trained by `DPSparseOptimizer`, its table gets Gaussian noise on all rows at
+    every step, as DP-SGD demands, but a row's noise is drawn only when the row
+    is next read: as one number per entry whose variance is that of all the
+    steps since. A step costs what the rows in the batch cost, however many rows
+    there are.
+
+    **Guarantee.** That of `Gaussian` noise on all rows at every step: the
+    weights that anyone can read have the same distribution (docs/training.md
+    has the proof). Nothing reads a row without its noise: not the model, not
+    `get_weights`, not saving in any format. The end of `fit` draws all that is
+    pending, and so does reading the table as a whole, which takes time in
+    proportion to all rows.
+
+    Exact only for updates that are linear in the gradient, so that tables are
+    updated by plain SGD, or by `DualAveraging`: the `tables` argument of
+    `DPSparseOptimizer`.
+
+    Args: as those of `keras.layers.Embedding`, without regularisers,
+      constraints and low-rank updates; weights are float32.
+
+    Example:
+      >>> import tensorflow as tf
+      >>> items = LazyEmbedding(1_000_000, 16)
+      >>> items(tf.constant([[3, 5]])).shape
+      TensorShape([1, 2, 16])
+    """
+
+    def __init__(self, input_dim: int, output_dim: int, **kwargs: Any):
+        for name, reason in _REFUSED.items():
+            if kwargs.get(name):
+                raise ValueError(
+                    f"{name}={kwargs[name]!r} was given to LazyEmbedding. "
+                    f"{reason}, which noise that is drawn later does not "
+                    "allow. Leave it out, or use keras.layers.Embedding."
+                )
+        super().__init__(input_dim, output_dim, **kwargs)  # type: ignore[call-arg]
+
+    def build(self, input_shape: Any = None) -> None:
+        if getattr(self, "built", False):
+            return
+        if self.variable_dtype != "float32":  # type: ignore[attr-defined]
+            raise ValueError(
+                f"LazyEmbedding '{self.name}' has weights of type "  # type: ignore[attr-defined]
+                f"{self.variable_dtype}; expected float32, in which "  # type: ignore[attr-defined]
+                "noise is drawn. Give it dtype='float32', or "
+                "dtype='mixed_bfloat16' for outputs in bfloat16."
+            )
+        with tf.init_scope(), tf.variable_creator_scope(_lazy):
+            super().build(input_shape)  # type: ignore[misc]
+        table = lazy_variable(self.embeddings)  # type: ignore[attr-defined]
+        if table is None:
+            strategy = type(tf.distribute.get_strategy()).__name__
+            raise ValueError(
+                f"LazyEmbedding '{self.name}' was built under "  # type: ignore[attr-defined]
+                f"{strategy}, which makes variables of its own. Build it "
+                "outside of the strategy's scope."
+            )
+        table.noise = PendingNoise(table)
+
+    def call(self, inputs: Any) -> Any:
+        if isinstance(inputs, tf.SparseTensor):
+            raise TypeError(
+                f"LazyEmbedding '{self.name}' was given a SparseTensor; "  # type: ignore[attr-defined]
+                "expected ids in a dense or ragged tensor. Convert it with "
+                "tf.sparse.to_dense or tf.RaggedTensor.from_sparse."
+            )
+        return tf.ragged.map_flat_values(self._looked_up, inputs)
+
+    def _looked_up(self, ids: tf.Tensor) -> tf.Tensor:
+        if ids.dtype not in (tf.int32, tf.int64):
+            ids = tf.cast(ids, tf.int32)
+        rows = lazy_variable(self.embeddings).sparse_read(ids)  # type: ignore[attr-defined,union-attr]
+        return tf.cast(rows, self.compute_dtype)  # type: ignore[attr-defined]
+
+
+def _lazy(
+    next_creator: Any,
+    *,
+    initial_value: Any,
+    name: str | None = None,
+    dtype: Any = None,
+    trainable: bool | None = None,
+    **others: Any,
+) -> LazyVariable:
+    return LazyVariable(
+        initial_value, name=name, dtype=dtype, trainable=trainable
+    )

@@ -1,0 +1,154 @@
+"""A table whose rows get their noise when they are read."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_sparse_dp.gradients.internals import is_exported, is_saved_only
+from tf_sparse_dp.layers.pending_noise import PendingNoise
+
+# What tf.Variable(...) makes: its name is not public, its class is.
+with tf.init_scope():
+    _Variable: Any = type(tf.Variable(0.0))
+
+_ARGUMENT = (
+    "The table of a LazyEmbedding was given to a tf.function as an argument; "
+    "the function would read it without the noise that rows still lack. Give "
+    "it rows that the layer looked up, or tf.convert_to_tensor(table), or use "
+    "the layer in the function without passing it."
+)
+
+
+class LazyVariable(_Variable):  # type: ignore[misc]
+    """A float32 variable [rows, width] that is never read without its noise.
+
+    Reading rows first draws the noise that these rows lack; reading the
+    variable as a whole draws that of all rows. Saving it in any format,
+    copying it and handing it to a function are ways of reading. In a graph the
+    draw is part of the graph.
+
+    Only `add` leaves a table that lacks noise. What other methods write stands
+    beside it; `assign` replaces all rows, and with them what they lacked.
+    """
+
+    noise: Any = None  # PendingNoise, as soon as it has its first value.
+
+    def add(
+        self, update: tf.Tensor | tf.IndexedSlices, stddev: tf.Tensor | float
+    ) -> None:
+        """Adds what is private only with noise of this size on every entry."""
+        # First what is owed: an update without noise is never forgotten.
+        with tf.control_dependencies(self.noise.owe(stddev)):
+            if isinstance(update, tf.IndexedSlices):
+                tf.raw_ops.ResourceScatterAdd(
+                    resource=self.handle,
+                    indices=update.indices,
+                    updates=tf.cast(update.values, self.dtype),
+                )
+            else:
+                tf.raw_ops.AssignAddVariableOp(
+                    resource=self.handle, value=tf.cast(update, self.dtype)
+                )
+
+    def draw_all(self) -> None:
+        """Draws all noise that rows lack."""
+        self.noise.draw_all()
+
+    # Reading, all ways of it.
+
+    def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
+        indices = tf.convert_to_tensor(indices)
+        with tf.control_dependencies(self._drawn(indices)):
+            return super().sparse_read(indices, name)
+
+    def gather_nd(self, indices: Any, name: str | None = None) -> tf.Tensor:
+        indices = tf.convert_to_tensor(indices)
+        with tf.control_dependencies(self._drawn(indices[..., 0])):
+            return super().gather_nd(indices, name)
+
+    def _read_variable_op(self, no_copy: bool = False) -> tf.Tensor:
+        with tf.control_dependencies(self._drawn()):
+            return super()._read_variable_op(no_copy)
+
+    def _drawn(self, ids: tf.Tensor | None = None) -> list[tf.Tensor]:
+        """Draws the noise of these rows, or of all; gives what to wait for."""
+        # What is saved has all its noise; and it must not hold a key.
+        if self.noise is None or is_saved_only():
+            return []
+        if is_exported():
+            return [self.noise.check_none()]
+        return [self.noise.draw_all() if ids is None else self.noise.draw(ids)]
+
+    @property
+    def _type_spec(self) -> Any:
+        raise TypeError(_ARGUMENT)
+
+    def __tf_tracing_type__(self, context: Any) -> Any:
+        raise TypeError(_ARGUMENT)
+
+    def _lazy_read(self, op: Any) -> Any:  # TensorFlow's own would not draw.
+        return self
+
+    @property
+    def _handle(self) -> Any:
+        # Eager operations read by a handle of this name, past all the above.
+        return None
+
+    @_handle.setter
+    def _handle(self, handle: Any) -> None:
+        self._hidden_handle = handle
+
+    @property
+    def handle(self) -> Any:
+        return self._hidden_handle
+
+    # Copying.
+
+    def __deepcopy__(self, memo: dict[Any, Any]) -> LazyVariable:
+        copied = self.__reduce__()[0]()
+        memo[id(self)] = copied
+        return copied
+
+    def __reduce__(self) -> tuple[Any, tuple[()]]:
+        make = functools.partial(
+            LazyVariable.made,
+            self.numpy(),
+            trainable=self.trainable,
+            name=self._shared_name,
+        )
+        return make, ()
+
+    @classmethod
+    def made(cls, initial_value: Any, **kwargs: Any) -> LazyVariable:
+        """A variable with noise of its own."""
+        variable = cls(initial_value, **kwargs)
+        variable.noise = PendingNoise(variable)
+        return variable
+
+    # Replacing.
+
+    def assign(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        done = super().assign(value, *args, **kwargs)
+        if self.noise is not None:
+            self.noise.forget()
+        return done
+
+    def _restore_from_tensors(self, restored_tensors: Any) -> Any:
+        done = super()._restore_from_tensors(restored_tensors)
+        self.noise.forget()
+        return done
+
+
+def lazy_variable(variable: Any) -> LazyVariable | None:
+    """The lazy variable behind a Keras variable, if it is one."""
+    raw = getattr(variable, "_value", variable)  # Keras 3 wraps TensorFlow's.
+    return raw if isinstance(raw, LazyVariable) else None
+
+
+def not_lazy(variables: Sequence[Any]) -> list[Any]:
+    """The variables that are updated as usual."""
+    return [v for v in variables if lazy_variable(v) is None]

@@ -1,0 +1,270 @@
+"""The noise that the rows of a table still lack."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from typing import Any
+
+import tensorflow as tf
+
+from tf_sparse_dp.gradients.effects import PENDING_NOISE
+from tf_sparse_dp.gradients.internals import is_compiled
+from tf_sparse_dp.random_keys import KeyStream
+from tf_sparse_dp.random_tails import normal
+
+# Steps from one commit of all rows to the next, at most. 8 bytes each.
+_CAPACITY = 2**16
+# Numbers that are drawn at a time when all rows get their noise.
+_CHUNK = 2**20
+_PATIENCE = 3.0  # Seconds without a word.
+
+
+class PendingNoise:
+    r"""How much noise every row of a table is owed, and what draws it.
+
+    Step $t$ owes every entry of the table Gaussian noise of standard deviation
+    $\sigma_t$. A row that lacks the noise of steps $s, \dots, t - 1$ lacks one
+    Gaussian number per entry of variance $\sum_{u=s}^{t-1} \sigma_u^2 = V_t -
+    V_s$: that is all that is ever drawn for them, and it is drawn once. Kept
+    are the last step per row (int32) and the sums $V$ (float64: differences of
+    float32 sums would be too small late in training).
+
+    Args:
+      table: The variable, [rows, width], float32.
+      capacity: For how many steps the sums $V$ are kept; when they are used
+        up, all rows get their noise, which moves the window on.
+      seed: For tests only: makes the noise reproducible, hence not secret.
+    """
+
+    def __init__(
+        self,
+        table: tf.Variable,
+        *,
+        capacity: int = _CAPACITY,
+        seed: int | None = None,
+    ):
+        self._handle = table.handle
+        self._rows, self._width = table.shape
+        self._capacity = capacity
+        self._keys = KeyStream(seed)
+        with tf.init_scope(), tf.device(table.device):
+            # The first step whose noise a row lacks.
+            self._first = _variable(tf.zeros([self._rows], tf.int32))
+            self._sums = _variable(tf.zeros([capacity], tf.float64))
+            self._step = _variable(tf.constant(0))
+            # No row lacks noise of steps before this one, whatever `_first`.
+            self._base = _variable(tf.constant(0))
+            self._grid = _variable(tf.constant(0.0))
+        self._draw_now = tf.function(
+            self._draw,
+            input_signature=[tf.TensorSpec([None], tf.int64)],
+            autograph=False,
+        )
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """All that a graph may capture of this."""
+        return [
+            self._first,
+            self._sums,
+            self._step,
+            self._base,
+            self._grid,
+            *self._keys.variables,
+        ]
+
+    @property
+    def exists(self) -> tf.Tensor:
+        """Whether any row may lack noise."""
+        return tf.convert_to_tensor(self._step) > self._base
+
+    @property
+    def variance(self) -> tf.Tensor:
+        """Variance of all noise so far, drawn or not, per entry; float64."""
+        return self._sum(tf.convert_to_tensor(self._step))
+
+    def owe(self, stddev: tf.Tensor | float) -> list[Any]:
+        """One more step: every entry is owed noise of this size.
+
+        Returns:
+          What has to be done before that is written whose noise it is.
+        """
+        stddev = tf.cast(stddev, tf.float64)
+        full = self._step - self._base >= self._capacity - 1
+        room = tf.cond(
+            full, self._draw_all, lambda: tf.constant(False), name=PENDING_NOISE
+        )
+        with tf.control_dependencies([room]):
+            step = tf.identity(self._step)
+            place = (step + 1) % self._capacity
+            total = self._sum(step) + stddev**2
+            before = tf.identity(self._grid)
+        finer = _grid(tf.cast(stddev, tf.float32))
+        grid = tf.where((before > 0) & ~(finer < before), before, finer)
+        summed = tf.raw_ops.ResourceScatterUpdate(
+            resource=self._sums.handle, indices=[place], updates=[total]
+        )
+        ruled = self._grid.assign(grid, read_value=False)
+        with tf.control_dependencies(_done(summed, ruled)):
+            return _done(self._step.assign_add(1, read_value=False))
+
+    def draw(self, ids: tf.Tensor) -> tf.Tensor:
+        """Gives rows the noise that they lack; ids may repeat.
+
+        Returns:
+          A tensor that is there when they have it.
+        """
+        ids = tf.cast(tf.reshape(ids, [-1]), tf.int64)
+        if tf.executing_eagerly():
+            # In one call, which Ctrl-C does not interrupt.
+            return self._draw_now(ids) if self.exists else tf.constant(False)
+        return tf.cond(
+            self.exists,
+            lambda: self._draw(ids),
+            lambda: tf.constant(False),
+            name=PENDING_NOISE,
+        )
+
+    def draw_all(self) -> tf.Tensor:
+        """Gives all rows the noise that they lack."""
+        if not tf.executing_eagerly():
+            return tf.cond(
+                self.exists,
+                self._draw_all,
+                lambda: tf.constant(False),
+                name=PENDING_NOISE,
+            )
+        if self.exists:
+            ready = _Ready(self._rows)
+            for begin in range(0, self._rows, self._chunk):
+                end = min(begin + self._chunk, self._rows)
+                self._draw_now(tf.range(begin, end, dtype=tf.int64))
+                ready.tell(end)
+            self._base.assign(self._step)
+        return tf.constant(True)
+
+    def check_none(self) -> tf.Operation:
+        """Fails where rows lack noise, for graphs that cannot draw any."""
+        return tf.debugging.assert_equal(
+            self._step,
+            self._base,
+            "A function that was made to be exported looks up rows that still "
+            "lack their noise. Export it again, or call the model itself.",
+        )
+
+    def forget(self) -> None:
+        """For a table whose values have just been replaced by others."""
+        self._base.assign(self._step)
+
+    @property
+    def _chunk(self) -> int:
+        return max(1, min(self._rows, _CHUNK // self._width))
+
+    def _draw_all(self) -> tf.Tensor:
+        chunk, count = self._chunk, math.ceil(self._rows / self._chunk)
+
+        def body(number: tf.Tensor) -> tuple[tf.Tensor]:
+            # The last chunk overlaps the one before: all have the same size.
+            begin = tf.minimum(number * chunk, self._rows - chunk)
+            ids = tf.cast(begin + tf.range(chunk), tf.int64)
+            with tf.control_dependencies([self._draw(ids)]):
+                return (number + 1,)
+
+        (number,) = tf.while_loop(
+            lambda number: number < count, body, (tf.constant(0),)
+        )
+        with tf.control_dependencies([number]):
+            based = self._base.assign(self._step, read_value=False)
+        with tf.control_dependencies(_done(based)):
+            return tf.constant(True)
+
+    def _draw(self, ids: tf.Tensor) -> tf.Tensor:
+        ids, places = _distinct(ids)
+        step = tf.identity(self._step)
+        first = tf.maximum(tf.gather(self._first, ids), self._base)
+        noise = self._increments(ids, self._sum(first), self._sum(step))
+        if places is not None:
+            noise = tf.gather(noise, places)
+        rows = tf.raw_ops.ResourceGather(
+            resource=self._handle, indices=ids, dtype=tf.float32
+        )
+        noisy = _rounded(rows + noise, tf.identity(self._grid))
+        # Noise that is drawn twice is too much noise; noise that counts as
+        # drawn and was not written would be a breach.
+        with tf.control_dependencies([noisy]):
+            written = tf.raw_ops.ResourceScatterUpdate(
+                resource=self._handle, indices=ids, updates=noisy
+            )
+        with tf.control_dependencies(_done(written)):
+            marked = tf.raw_ops.ResourceScatterUpdate(
+                resource=self._first.handle,
+                indices=ids,
+                updates=tf.fill(tf.shape(ids), step),
+            )
+        with tf.control_dependencies(_done(marked)):
+            return tf.constant(True)
+
+    def _increments(
+        self, ids: tf.Tensor, start: tf.Tensor, stop: tf.Tensor
+    ) -> tf.Tensor:
+        """What the noise of rows grows by while its variance does."""
+        size = tf.cast(tf.sqrt(stop - start), tf.float32)
+        shape = [tf.shape(ids)[0], self._width]
+        return size[:, tf.newaxis] * normal(shape, self._keys.next())
+
+    def _sum(self, step: tf.Tensor) -> tf.Tensor:
+        return tf.gather(self._sums, step % self._capacity)
+
+
+class _Ready:
+    """Says how far it is, once that has taken a while.
+
+    Args:
+      rows: How many there are.
+    """
+
+    def __init__(self, rows: int):
+        self._rows = rows
+        self._told = time.monotonic()
+
+    def tell(self, row: int) -> None:
+        if time.monotonic() < self._told + _PATIENCE:
+            return
+        self._told = time.monotonic()
+        line = f"drawing pending noise: {row / self._rows:.0%} of all rows"
+        sys.stderr.write(line + "\n")
+
+
+def _done(*operations: Any) -> list[Any]:
+    """What to wait for: nothing where all is done one by one."""
+    return [operation for operation in operations if operation is not None]
+
+
+def _variable(value: tf.Tensor) -> tf.Variable:
+    return tf.Variable(value, trainable=False)
+
+
+def _distinct(ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
+    """The ids without repetition; or, for XLA, sorted.
+
+    For sorted ids also a number for each, the same for the same id.
+    """
+    if not is_compiled(tf.compat.v1.get_default_graph()):
+        return tf.unique(ids)[0], None
+    ids = tf.sort(ids)
+    new = tf.concat([[0], tf.cast(ids[1:] != ids[:-1], tf.int32)], 0)
+    return ids, tf.cumsum(new)[: tf.shape(ids)[0]]
+
+
+def _grid(stddev: tf.Tensor) -> tf.Tensor:
+    """A power of two near stddev/4096: its exponent, without its digits."""
+    exponent = tf.bitcast(stddev, tf.int32) & 0x7F800000
+    return tf.bitcast(exponent, tf.float32) * 2.0**-12
+
+
+def _rounded(values: tf.Tensor, grid: tf.Tensor) -> tf.Tensor:
+    """Values on the grid: `mechanisms.grid` says what for."""
+    scale = tf.where(grid > 0, grid, 1.0)
+    return tf.where(grid > 0, tf.round(values / scale) * scale, values)
