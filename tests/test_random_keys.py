@@ -11,7 +11,7 @@ import tensorflow as tf
 from scipy import stats
 
 from tests.noise_claims import FALSE_ALARM
-from tf_sparse_dp.random_keys import KeyStream, fold_in
+from tf_sparse_dp.random_keys import KeyStream, fold_in, random_bits
 
 pytestmark = pytest.mark.once
 
@@ -37,6 +37,22 @@ def test_folding_is_a_function() -> None:
 def test_folding_is_the_same_everywhere(jit_compile: bool) -> None:
     compiled = tf.function(fold_in, jit_compile=jit_compile)
     np.testing.assert_array_equal(compiled(KEY, 9), fold_in(KEY, 9))
+
+
+@pytest.mark.lane
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("dtype", [tf.int32, tf.uint32, tf.int64, tf.uint64])
+def test_bits_are_those_of_tensorflow(
+    dtype: tf.DType, jit_compile: bool
+) -> None:
+    given = tf.function(
+        lambda key: random_bits([3, 7], key, dtype), jit_compile=jit_compile
+    )
+    for key in (KEY, fold_in(KEY, 1), tf.zeros([2], tf.int64)):
+        expected = tf.random.stateless_uniform(
+            [3, 7], key, minval=None, maxval=None, dtype=dtype, alg="philox"
+        )
+        np.testing.assert_array_equal(given(key), expected)
 
 
 def test_folding_gives_different_keys() -> None:

@@ -22,6 +22,7 @@ from tests.noise_claims import (
     stddev_refuted,
     tail_refuted,
 )
+from tf_sparse_dp import random_tails
 from tf_sparse_dp.random_tails import (
     chi_excess,
     cut_exponential,
@@ -126,9 +127,7 @@ def test_every_shape(shape: list[int], jit_compile: bool) -> None:
 def _set_words(monkeypatch: pytest.MonkeyPatch, *words: int) -> None:
     """Gives the generator words instead of chance."""
     bits = tf.constant([[word] for word in words], tf.uint32)
-    monkeypatch.setattr(
-        tf.random, "stateless_uniform", lambda *args, **options: bits
-    )
+    monkeypatch.setattr(random_tails, "random_bits", lambda *args: bits)
 
 
 def _from_bits(

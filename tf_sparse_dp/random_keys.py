@@ -8,21 +8,50 @@ of the object that holds it draws a root of its own.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 # XLA and TPUs have other default generators; the same one everywhere.
-ALGORITHM = "philox"
+_PHILOX = tf.random.Algorithm.PHILOX.value
+_SCRAMBLER = np.array([0x02461E293EC8F720], np.uint64)
 
 
 def fold_in(key: tf.Tensor, data: tf.Tensor | int) -> tf.Tensor:
     """A new key, one for each value of `data`, as good as independent."""
-    data = tf.cast(data, tf.int64)
-    seed = tf.bitwise.bitwise_xor(key, tf.stack([tf.zeros_like(data), data]))
-    return tf.random.stateless_uniform(
-        [2], seed, minval=None, maxval=None, dtype=tf.int64, alg=ALGORITHM
+    pair = tf.cast(tf.stack([0, data]), tf.int64)
+    return random_bits([2], tf.bitwise.bitwise_xor(key, pair), tf.int64)
+
+
+def random_bits(
+    shape: Sequence[int | tf.Tensor], key: tf.Tensor, dtype: tf.DType
+) -> tf.Tensor:
+    """Integers of which every bit is random.
+
+    What `tf.random.stateless_uniform` gives with Philox, bit for bit, but with
+    a quarter of its operations: tracing a step draws from many keys. As there,
+    the key is scrambled first, so that keys may be alike; half of the result
+    is Philox's own key, half the upper half of its counter.
+
+    Reference: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3",
+    2011.
+    """
+    scrambled = tf.raw_ops.StatelessRandomUniformFullIntV2(
+        shape=[2],
+        key=_SCRAMBLER,
+        counter=tf.bitcast(key, tf.uint64),
+        alg=_PHILOX,
+        dtype=tf.uint64,
+    )
+    own, upper = tf.split(scrambled, 2)
+    return tf.raw_ops.StatelessRandomUniformFullIntV2(
+        shape=shape,
+        key=own,
+        counter=tf.concat([np.zeros(1, np.uint64), upper], 0),
+        alg=_PHILOX,
+        dtype=dtype,
     )
 
 

@@ -17,7 +17,7 @@ from typing import TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from tf_sparse_dp.random_keys import ALGORITHM, fold_in
+from tf_sparse_dp.random_keys import fold_in, random_bits
 
 Size: TypeAlias = "int | tf.Tensor"
 Number: TypeAlias = "float | tf.Tensor"
@@ -236,14 +236,7 @@ def _coin(words: tf.Tensor) -> tf.Tensor:
 
 def _words(count: int, shape: Sequence[Size], key: tf.Tensor) -> tf.Tensor:
     """Random 32-bit words [count, *shape]."""
-    return tf.random.stateless_uniform(
-        [count, *shape],
-        key,
-        minval=None,
-        maxval=None,
-        dtype=tf.uint32,
-        alg=ALGORITHM,
-    )
+    return random_bits([count, *shape], key, tf.uint32)
 
 
 def _product(shape: Sequence[Size]) -> Size:

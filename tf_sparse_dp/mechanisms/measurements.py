@@ -18,7 +18,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from tf_sparse_dp.random_keys import ALGORITHM, fold_in
+from tf_sparse_dp.random_keys import fold_in, random_bits
 
 # Numbers that a chunk of work may hold: 32 MB of float64.
 _CHUNK = 2**22
@@ -117,11 +117,11 @@ class Transformed(Measurement):
                 f"{count} measurements of {rows} rows were asked for; "
                 f"expected 1 to {self.domain}."
             )
-        coins = _integers([self.domain], fold_in(key, 0))
+        coins = random_bits([self.domain], fold_in(key, 0), tf.int32)
         self._signs = tf.where(coins < 0, -1.0, 1.0)
         # The m largest of random numbers are at m random places. Sorted, so
         # that all workers have them in the same order.
-        draws = _integers([self.domain], fold_in(key, 1))
+        draws = random_bits([self.domain], fold_in(key, 1), tf.int32)
         self._picked = tf.math.top_k(draws, count, sorted=True).indices
 
     @property
@@ -424,12 +424,6 @@ def walsh_hadamard(table: tf.Tensor) -> tf.Tensor:
             table = tf.matmul(factor, table)
         done += step
     return tf.reshape(table, [rows, width])
-
-
-def _integers(shape: list[int], key: tf.Tensor) -> tf.Tensor:
-    return tf.random.stateless_uniform(
-        shape, key, minval=None, maxval=None, dtype=tf.int32, alg=ALGORITHM
-    )
 
 
 def _scrambled(numbers: tf.Tensor) -> tf.Tensor:
