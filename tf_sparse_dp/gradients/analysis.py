@@ -120,7 +120,7 @@ class Analysis:
         self.graph = targets[0].graph
         self._types: dict[tuple[str, int], Type] = {}
         self._captured: dict[tuple[str, int], Any] = {}
-        self._library: Library | None = None
+        self.library = Library(self.graph)
         self._see_captures()
         if type(self.graph).__name__ == "CondBranchFuncGraph":
             raise NotSeparableError(
@@ -424,8 +424,7 @@ class Analysis:
     def _free_type(self, op: tf.Operation) -> Type:
         op_def = op.op_def
         if any(a.type in ("func", "list(func)") for a in op_def.attr):
-            self._library = self._library or Library(self.graph)
-            hides = state.may_hide(op.node_def, self._library)
+            hides = state.may_hide(op.node_def, self.library)
         else:
             stateful = op_def.is_stateful and op.type not in HARMLESS
             hides = stateful or op.type in OUTSIDE

@@ -230,8 +230,8 @@ class OuterFactor(Factor):
     def finite_sum(self, weights: tf.Tensor) -> tf.Tensor:
         right = self.right * _column(weights, self.right)
         total = tf.matmul(
-            tf.reshape(self.left, [-1, self.left.shape[2]]),
-            tf.reshape(right, [-1, right.shape[2]]),
+            _rows_of(self.left, self.left.shape[2:]),
+            _rows_of(right, right.shape[2:]),
             transpose_a=True,
         )
         for kind, argument in self.layout:
@@ -245,7 +245,7 @@ class OuterFactor(Factor):
         terms = tf.matmul(self.left, self.right, transpose_a=True)
         for kind, argument in self.layout:
             if kind == "reshape":
-                terms = tf.reshape(terms, [tf.shape(terms)[0], *argument])
+                terms = _rows_of(terms, argument)
             else:
                 terms = tf.transpose(terms, [0, *(a + 1 for a in argument)])
         return terms
@@ -322,8 +322,8 @@ class DenseFactor(Factor):
     def finite_sum(self, weights: tf.Tensor) -> tf.Tensor:
         size = math.prod(self.shape)
         total = tf.matmul(
-            tf.cast(weights, self.values.dtype)[tf.newaxis],
-            tf.reshape(self.values, [-1, size]),
+            tf.expand_dims(tf.cast(weights, self.values.dtype), 0),
+            _rows_of(self.values, [size]),
         )
         return tf.reshape(total, self.shape)
 
@@ -358,8 +358,7 @@ class DenseFactor(Factor):
         return DenseFactor(total.values, slack)
 
     def reshaped(self, shape: Sequence[int]) -> Factor:
-        shape = [tf.shape(self.values)[0], *shape]
-        return DenseFactor(tf.reshape(self.values, shape), self.slack)
+        return DenseFactor(_rows_of(self.values, shape), self.slack)
 
     def transposed(self, permutation: Sequence[int]) -> Factor:
         permutation = [0, *(axis + 1 for axis in permutation)]
@@ -470,7 +469,7 @@ class RowFactor(Factor):
             self.ids, self.table_shape[0], dtype=self.values.dtype
         )
         terms = tf.matmul(rows, self.values, transpose_a=True)
-        return tf.reshape(terms, [tf.shape(terms)[0], *self.table_shape])
+        return _rows_of(terms, self.table_shape)
 
     def scaled(self, scale: tf.Tensor | float) -> Factor:
         values = self.values * tf.cast(scale, self.values.dtype)
@@ -582,6 +581,18 @@ def absolute_sums(tensor: tf.Tensor, first_axis: int = 1) -> tf.Tensor:
     roundoffs = 2 * longest + 16
     total = total * (1 + roundoffs * UNIT_ROUNDOFF) + size * _SMALLEST
     return tf.where(total < LARGEST, total, math.inf)
+
+
+def _rows_of(tensor: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
+    """As many rows of `shape` as there are in a tensor: [..., *shape].
+
+    In as few operations as possible: every one of them costs time to trace.
+    """
+    if tensor.shape[1:].as_list() == list(shape):
+        return tensor
+    # Of rows without entries there might be any number.
+    count = -1 if math.prod(shape) else tf.shape(tensor)[0]
+    return tf.reshape(tensor, [count, *shape])
 
 
 def _wide(tensor: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from typing import Any
 
@@ -34,20 +33,22 @@ class Function:
 
 
 class Library:
-    """The functions that a graph may call, directly or not."""
+    """The functions that a graph may call, directly or not.
+
+    While the graph is traced, their number grows, but none of them changes.
+    """
 
     def __init__(self, graph: tf.Graph):
         self._graph = graph
         self._functions: dict[str, Function | None] = {}
-
-    @functools.cached_property
-    def _definitions(self) -> dict[str, Any]:
-        functions = self._graph.as_graph_def().library.function
-        return {f.signature.name: f for f in functions}
+        self._definitions: dict[str, Any] = {}
 
     def get(self, name: str) -> Function | None:
         """A function; None if there is none that can be looked into."""
         if name not in self._functions:
+            if name not in self._definitions:
+                functions = self._graph.as_graph_def().library.function
+                self._definitions = {f.signature.name: f for f in functions}
             definition = self._definitions.get(name)
             # One with attributes is many functions, one for each choice.
             plain = definition is not None and not definition.signature.attr

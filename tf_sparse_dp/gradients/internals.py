@@ -8,6 +8,7 @@ tracing, and trains nothing.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -52,6 +53,26 @@ def has_outputs(op_type: str) -> bool:
     """Whether an operation gives anything."""
     op_def = op_def_registry.get(op_type)
     return op_def is None or len(op_def.output_arg) > 0
+
+
+@functools.cache
+def may_take_resources(op_type: str) -> bool:
+    """Whether operations of a type can have variables or tables as inputs."""
+    op_def = op_def_registry.get(op_type)
+    if op_def is None:
+        return True
+    resource = tf.resource.as_datatype_enum
+    attributes = {attribute.name: attribute for attribute in op_def.attr}
+    for arg in op_def.input_arg:
+        name = arg.type_attr or arg.type_list_attr
+        if not name:
+            if arg.type == resource:
+                return True
+            continue
+        allowed = attributes[name].allowed_values.list.type
+        if not allowed or resource in allowed:
+            return True
+    return False
 
 
 def takes_resources(node: Any) -> bool:

@@ -192,7 +192,7 @@ class Memory:
         pending = [
             (view, write)
             for view in self._views
-            for write in state.writes(view.graph)
+            for write in state.writes(view.graph, view.library)
         ]
         while True:
             later = []
@@ -238,13 +238,13 @@ class Around:
 
     def __init__(self, graph: tf.Graph):
         self.graph = graph
-        self._library = Library(graph)
+        self.library = Library(graph)
 
     def late_type(self, tensor: tf.Tensor) -> Type:
         """`Free` if nothing but constants and variables is behind a tensor."""
         for op in ancestors(self.graph, [tensor]):
             argument = op.type == "Placeholder" and not _is_constant(op)
-            if argument or state.may_hide(op.node_def, self._library):
+            if argument or state.may_hide(op.node_def, self.library):
                 return mixed(op, "may hold example data")
         return FREE
 

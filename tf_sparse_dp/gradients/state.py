@@ -51,13 +51,16 @@ class Write:
     hidden: bool = False
 
 
-def writes(graph: tf.Graph) -> list[Write]:
-    """All writes of a graph but the private ones."""
-    library = Library(graph)
+def writes(graph: tf.Graph, library: Library) -> list[Write]:
+    """All writes of a graph, which calls functions of `library`.
+
+    But the private ones.
+    """
     return [
         write
         for op in graph.get_operations()
-        if not _is_private(op.type, op.name)
+        if internals.may_take_resources(op.type)
+        and not _is_private(op.type, op.name)
         for write in _writes_of(op, library)
     ]
 
