@@ -44,7 +44,7 @@ from tf_sparse_dp.mechanisms import (
     Projection,
     Threshold,
 )
-from tf_sparse_dp.optimizers import DPSparseOptimizer
+from tf_sparse_dp.optimizers import DPSparseOptimizer, DualAveraging
 from tf_sparse_dp.sampling import (
     EpochSampling,
     PoissonSampling,
@@ -61,6 +61,7 @@ __all__ = [
     "BudgetExhausted",
     "CompressedSensing",
     "DPSparseOptimizer",
+    "DualAveraging",
     "EpochSampling",
     "Explanation",
     "FailingDpEvent",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import tf_keras as keras
 
 from tf_sparse_dp.layers.lazy_embedding import LazyRows
@@ -10,6 +12,8 @@ from tf_sparse_dp.layers.lazy_embedding import LazyRows
 @keras.saving.register_keras_serializable(package="tf_sparse_dp")
 class LazyEmbedding(LazyRows, keras.layers.Embedding):
     """A table with lazy noise; `LazyRows` says how, for both Kerases."""
+
+    _not_cast: ClassVar = {"experimental_autocast": False}
 
 
 LazyEmbedding.__doc__ = LazyRows.__doc__

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
+import numpy as np
 import tensorflow as tf
 
+from tf_sparse_dp.layers.denoising import Denoising
+from tf_sparse_dp.layers.initial_rows import InitialRows, public_key
 from tf_sparse_dp.layers.lazy_variable import LazyVariable, lazy_variable
 from tf_sparse_dp.layers.pending_noise import PendingNoise
 
@@ -40,8 +44,14 @@ class LazyRows:
     updated by plain SGD, or by `DualAveraging`: the `tables` argument of
     `DPSparseOptimizer`.
 
-    Args: as those of `keras.layers.Embedding`, without regularisers,
-      constraints and low-rank updates; weights are float32.
+    Args: those of `keras.layers.Embedding` without regularisers, constraints
+      and low-rank updates, weights being float32, and
+      denoise: Whether lookups give the table's rows shrunk towards their
+        initial values, by as much as `Denoising` finds them to be noise. For
+        tables that `DualAveraging` updates. Uniform, normal and constant
+        initial values are computed again when they are needed; of others a
+        copy of the table is kept. `embeddings` is the table before shrinking;
+        `layer(tf.range(input_dim))` is all of it as lookups give it.
 
     Example:
       >>> import tensorflow as tf
@@ -50,7 +60,17 @@ class LazyRows:
       TensorShape([1, 2, 16])
     """
 
-    def __init__(self, input_dim: int, output_dim: int, **kwargs: Any):
+    _not_cast: ClassVar[dict[str, Any]]  # Says that to `add_weight`.
+    _denoising: Denoising | None = None
+
+    def __init__(
+        self,
+        input_dim: int,
+        output_dim: int,
+        *args: Any,
+        denoise: bool = False,
+        **kwargs: Any,
+    ):
         for name, reason in _REFUSED.items():
             if kwargs.get(name):
                 raise ValueError(
@@ -58,7 +78,11 @@ class LazyRows:
                     f"{reason}, which noise that is drawn later does not "
                     "allow. Leave it out, or use keras.layers.Embedding."
                 )
-        super().__init__(input_dim, output_dim, **kwargs)  # type: ignore[call-arg]
+        super().__init__(input_dim, output_dim, *args, **kwargs)  # type: ignore[call-arg]
+        self.denoise = bool(denoise)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "denoise": self.denoise}  # type: ignore[misc]
 
     def build(self, input_shape: Any = None) -> None:
         if getattr(self, "built", False):
@@ -81,6 +105,41 @@ class LazyRows:
                 "outside of the strategy's scope."
             )
         table.noise = PendingNoise(table)
+        if self.denoise:
+            with tf.init_scope():
+                self._denoising = table.denoising = self._built_denoising(table)
+
+    def _built_denoising(self, table: LazyVariable) -> Denoising:
+        width = table.shape[1]
+        return Denoising(
+            table,
+            self._built_initial(table),
+            self._kept("shrinkage", np.ones([width], np.float32)),
+            self._kept("noise_variance", np.zeros([], np.float64)),
+        )
+
+    def _built_initial(
+        self, table: LazyVariable
+    ) -> Callable[[tf.Tensor], tf.Tensor]:
+        """Gives rows of the table as it is now."""
+        law = InitialRows.of(self.embeddings_initializer, table.shape[1])  # type: ignore[attr-defined]
+        if law is None:
+            copy = self._kept("initial", table.numpy())
+            return lambda ids: tf.gather(tf.convert_to_tensor(copy), ids)
+        key = self._kept("initial_key", public_key())
+        law.fill(table, tf.convert_to_tensor(key))
+        return lambda ids: law.rows(ids, tf.convert_to_tensor(key))
+
+    def _kept(self, name: str, value: np.ndarray) -> Any:
+        """A weight that is saved with the layer and that nothing trains."""
+        return self.add_weight(  # type: ignore[attr-defined]
+            name=name,
+            shape=value.shape,
+            dtype=str(value.dtype),
+            initializer=lambda shape, dtype=None: tf.constant(value),
+            trainable=False,
+            **self._not_cast,
+        )
 
     def call(self, inputs: Any) -> Any:
         if isinstance(inputs, tf.SparseTensor):
@@ -94,7 +153,10 @@ class LazyRows:
     def _looked_up(self, ids: tf.Tensor) -> tf.Tensor:
         if ids.dtype not in (tf.int32, tf.int64):
             ids = tf.cast(ids, tf.int32)
-        rows = lazy_variable(self.embeddings).sparse_read(ids)  # type: ignore[attr-defined,union-attr]
+        if self._denoising is None:
+            rows = lazy_variable(self.embeddings).sparse_read(ids)  # type: ignore[attr-defined,union-attr]
+        else:
+            rows = self._denoising.rows(ids)
         return tf.cast(rows, self.compute_dtype)  # type: ignore[attr-defined]
 
 

@@ -36,6 +36,7 @@ class LazyVariable(_Variable):  # type: ignore[misc]
     """
 
     noise: Any = None  # PendingNoise, as soon as it has its first value.
+    denoising: Any = None  # Denoising, if lookups give shrunk rows.
 
     def add(
         self, update: tf.Tensor | tf.IndexedSlices, stddev: tf.Tensor | float

@@ -179,9 +179,7 @@ class SavedState:
             # of the optimizer.
             config["ledger"] = self._saved_ledger()
         if self._tables.given is not None:
-            config["tables"] = self._keras.optimizers.serialize(
-                self._tables.given
-            )
+            config["tables"] = self._tables.get_config()
         if self._file is not None:
             config["ledger_file"] = self._file.path
         if step.declared_rules:
@@ -208,8 +206,8 @@ class SavedState:
             config["inner_optimizer"], custom_objects=custom_objects
         )
         if "tables" in config:
-            config["tables"] = cls._keras.optimizers.deserialize(
-                config["tables"], custom_objects=custom_objects
+            config["tables"] = TableRule.from_config(
+                cls._keras, config["tables"], custom_objects
             )
         config["mechanism"] = _made(config["mechanism"], mechanisms)
         if "sampling" in config:

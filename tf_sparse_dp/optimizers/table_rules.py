@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,8 @@ import tensorflow as tf
 
 from tf_sparse_dp.gradients.separation import Gradient
 from tf_sparse_dp.layers.lazy_variable import LazyVariable
+from tf_sparse_dp.optimizers.arguments import check_positive
+from tf_sparse_dp.sampling.counts import whole_number
 
 _WHY = (
     "Noise that is drawn when a row is read is exact only for updates that are "
@@ -20,21 +23,53 @@ _WHY = (
 )
 
 
+@dataclasses.dataclass(frozen=True)
+class DualAveraging:
+    r"""Updates tables of `LazyEmbedding(..., denoise=True)`.
+
+    The table holds noisy sums of gradients; lookups give them shrunk, column
+    by column, by the share of noise in them: $W_0 - \lambda \circ \sum_t \eta_t
+    \tilde g_t$. Learning rates that would drown plain SGD in noise then do no
+    harm, and so may be much larger (docs/training.md has figures).
+
+    **Guarantee.** Shrinking is post-processing: that of the noisy gradients.
+
+    Args:
+      learning_rate: A number, or a Keras schedule.
+      estimate_every: Steps from one estimate of the shrinkage to the next.
+      sample_rows: How many rows it is estimated from; the same all the time.
+
+    Example:
+      >>> DualAveraging(100.0).estimate_every
+      10
+    """
+
+    learning_rate: Any
+    estimate_every: int = 10
+    sample_rows: int = 4096
+
+    def __post_init__(self) -> None:
+        whole_number("estimate_every", self.estimate_every)
+        whole_number("sample_rows", self.sample_rows)
+        if not callable(self.learning_rate):
+            check_positive("learning_rate", self.learning_rate)
+
+
 class TableRule:
-    r"""Plain SGD on tables of `LazyEmbedding`: $W - \eta_t \tilde g_t$.
+    r"""How tables of `LazyEmbedding` are updated: $W - \eta_t \tilde g_t$.
 
     Args:
       keras: The running Keras.
       inner_optimizer: Whose steps are counted, and whose learning rate it is
         if tables have no rule of their own.
-      tables: A plain SGD, or None.
+      tables: `DualAveraging`, a plain SGD, or None.
     """
 
     def __init__(self, keras: Any, inner_optimizer: Any, tables: Any):
         self._keras = keras
         self._inner = inner_optimizer
         self.given = tables
-        if tables is not None:
+        if tables is not None and not isinstance(tables, DualAveraging):
             self._check("tables", tables)
 
     def update(
@@ -49,11 +84,16 @@ class TableRule:
           stddev: Size of the noise that they lack.
         """
         rate = self._rate()
+        stddev *= tf.abs(rate)
+        tables = []
         for gradient, table in updates:
             if gradient is not None:
-                table.add(_scaled(gradient, -rate), stddev * tf.abs(rate))
+                table.add(_scaled(gradient, -rate), stddev)
+                tables.append(table)
+        if isinstance(self.given, DualAveraging):
+            self._denoise(tables, stddev)
 
-    def check(self) -> None:
+    def check(self, tables: Sequence[LazyVariable]) -> None:
         """For a model that has such tables.
 
         Raises:
@@ -61,9 +101,68 @@ class TableRule:
         """
         if self.given is None:
             self._check("inner_optimizer", self._inner)
+        averaged = isinstance(self.given, DualAveraging)
+        for table in tables:
+            if (table.denoising is not None) != averaged:
+                given = "DualAveraging" if averaged else "SGD"
+                raise ValueError(
+                    f"{given} was given for '{table.name}', a table of "
+                    f"LazyEmbedding with denoise={not averaged}. Expected "
+                    "DPSparseOptimizer(..., tables=DualAveraging(...)) for "
+                    "layers with denoise=True, and SGD for the others."
+                )
+
+    def get_config(self) -> dict[str, Any] | None:
+        """What `from_config` needs."""
+        if not isinstance(self.given, DualAveraging):
+            given: dict[str, Any] | None = self._keras.optimizers.serialize(
+                self.given
+            )
+            return given
+        config = dict(vars(self.given))
+        if callable(config["learning_rate"]):
+            config["learning_rate"] = (
+                self._keras.optimizers.schedules.serialize(
+                    config["learning_rate"]
+                )
+            )
+        return {"class_name": "DualAveraging", "config": config}
+
+    @staticmethod
+    def from_config(keras: Any, config: dict[str, Any], objects: Any) -> Any:
+        """The rule that was given."""
+        if config["class_name"] != "DualAveraging":
+            return keras.optimizers.deserialize(config, custom_objects=objects)
+        config = dict(config["config"])
+        if isinstance(config["learning_rate"], dict):
+            config["learning_rate"] = keras.optimizers.schedules.deserialize(
+                config["learning_rate"], custom_objects=objects
+            )
+        return DualAveraging(**config)
+
+    def _denoise(
+        self, tables: Sequence[LazyVariable], stddev: tf.Tensor
+    ) -> None:
+        for table in tables:
+            table.denoising.add_variance(stddev)
+
+        def estimate() -> tf.Tensor:
+            for table in tables:
+                table.denoising.estimate(self.given.sample_rows)
+            return tf.constant(True)
+
+        number = tf.cast(self._inner.iterations, tf.int64) + 1
+        tf.cond(
+            number % self.given.estimate_every == 0,
+            estimate,
+            lambda: tf.constant(False),
+        )
 
     def _rate(self) -> tf.Tensor:
-        rate = (self.given or self._inner)._learning_rate
+        if isinstance(self.given, DualAveraging):
+            rate = self.given.learning_rate
+        else:
+            rate = (self.given or self._inner)._learning_rate
         if isinstance(
             rate, self._keras.optimizers.schedules.LearningRateSchedule
         ):

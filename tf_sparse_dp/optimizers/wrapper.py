@@ -424,14 +424,14 @@ class PrivateWrapper(SavedState):
         self._check_state()
         self._spending.check_open()
         _check_strategy(tf.distribute.get_strategy())
-        noise_later = [lazy_variable(v) is not None for v in variables]
-        if any(noise_later):
-            self._tables.check()
+        tables = [lazy_variable(v) for v in variables]
+        if any(table is not None for table in tables):
+            self._tables.check([t for t in tables if t is not None])
         released = self._private.release(
             gradients,
             [getattr(v, "path", v.name) for v in variables],
             [tuple(v.shape) for v in variables],
-            noise_later,
+            [table is not None for table in tables],
         )
         taken = self._spending.decide(
             released.batch_size, released.kind, released.consistent
@@ -439,10 +439,9 @@ class PrivateWrapper(SavedState):
 
         def take() -> tf.Tensor:
             rest, lazy = [], []
-            for gradient, variable in zip(
-                released.gradients, variables, strict=True
+            for gradient, variable, table in zip(
+                released.gradients, variables, tables, strict=True
             ):
-                table = lazy_variable(variable)
                 if table is None:
                     rest.append((gradient, variable))
                 else:

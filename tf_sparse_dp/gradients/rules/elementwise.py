@@ -36,7 +36,8 @@ _LINEAR_UNARY = """
 _NARY = """
     Atan2 BitwiseAnd BitwiseOr BitwiseXor ClipByValue Div EluGrad Equal
     FloorDiv FloorMod Greater GreaterEqual InvGrad LeakyReluGrad Less
-    LessEqual LogicalAnd LogicalOr Maximum Minimum Mod MulNoNan NotEqual Pow
+    LeftShift LessEqual LogicalAnd LogicalOr Maximum Minimum Mod MulNoNan
+    NotEqual Pow RightShift
     ReciprocalGrad Relu6Grad ReluGrad RsqrtGrad Select SelectV2 SeluGrad
     SigmoidGrad SoftplusGrad SoftsignGrad SqrtGrad SquaredDifference TanhGrad
     TruncateDiv TruncateMod Xdivy Xlog1py Xlogy
