@@ -102,7 +102,9 @@ class PendingNoise:
             total = self._sum(step) + stddev**2
             before = tf.identity(self._grid)
         finer = _grid(tf.cast(stddev, tf.float32))
-        grid = tf.where((before > 0) & ~(finer < before), before, finer)
+        # A step without noise, as of a rate of 0, says nothing of others' grid.
+        ruling = (finer > 0) & ((before == 0) | (finer < before))
+        grid = tf.where(ruling, finer, before)
         summed = tf.raw_ops.ResourceScatterUpdate(
             resource=self._sums.handle, indices=[place], updates=[total]
         )
@@ -181,7 +183,7 @@ class PendingNoise:
             return tf.constant(True)
 
     def _draw(self, ids: tf.Tensor) -> tf.Tensor:
-        ids, places = _distinct(ids)
+        ids, places = _distinct(ids, self._rows)
         step = tf.identity(self._step)
         first = tf.maximum(tf.gather(self._first, ids), self._base)
         noise = self._increments(ids, self._sum(first), self._sum(step))
@@ -246,16 +248,20 @@ def _variable(value: tf.Tensor) -> tf.Variable:
     return tf.Variable(value, trainable=False)
 
 
-def _distinct(ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
+def _distinct(ids: tf.Tensor, rows: int) -> tuple[tf.Tensor, tf.Tensor | None]:
     """The ids without repetition; or, for XLA, sorted.
 
-    For sorted ids also a number for each, the same for the same id.
+    For sorted ids also where each of them first stands.
     """
     if not is_compiled(tf.compat.v1.get_default_graph()):
         return tf.unique(ids)[0], None
-    ids = tf.sort(ids)
+    # XLA reads the nearest row for an id that there is not, and writes none.
+    ids = tf.sort(tf.clip_by_value(ids, 0, rows - 1))
+    count = tf.shape(ids)[0]
     new = tf.concat([[0], tf.cast(ids[1:] != ids[:-1], tf.int32)], 0)
-    return ids, tf.cumsum(new)[: tf.shape(ids)[0]]
+    number = tf.cumsum(new)[:count]
+    firsts = tf.math.unsorted_segment_min(tf.range(count), number, count)
+    return ids, tf.gather(firsts, number)
 
 
 def _grid(stddev: tf.Tensor) -> tf.Tensor:
