@@ -36,16 +36,17 @@ class DualAveraging:
 
     Args:
       learning_rate: A number, or a Keras schedule.
-      estimate_every: Steps from one estimate of the shrinkage to the next.
+      estimate_every: Steps from one estimate of the shrinkage to the next,
+        at most; at the start it is made after steps 1, 2, 4, 8, ...
       sample_rows: How many rows it is estimated from; the same all the time.
 
     Example:
-      >>> DualAveraging(100.0).estimate_every
-      10
+      >>> DualAveraging(30.0).estimate_every
+      100
     """
 
     learning_rate: Any
-    estimate_every: int = 10
+    estimate_every: int = 100
     sample_rows: int = 4096
 
     def __post_init__(self) -> None:
@@ -152,8 +153,9 @@ class TableRule:
             return tf.constant(True)
 
         number = tf.cast(self._inner.iterations, tf.int64) + 1
+        power_of_two = tf.bitwise.bitwise_and(number, number - 1) == 0
         tf.cond(
-            number % self.given.estimate_every == 0,
+            power_of_two | (number % self.given.estimate_every == 0),
             estimate,
             lambda: tf.constant(False),
         )
