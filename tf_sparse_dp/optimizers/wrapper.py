@@ -32,6 +32,7 @@ from tf_sparse_dp.optimizers.accounts import (
 from tf_sparse_dp.optimizers.core import PrivateStep
 from tf_sparse_dp.optimizers.graph_payment import GraphPayment
 from tf_sparse_dp.optimizers.record import CheckpointedLedger, Events, Record
+from tf_sparse_dp.optimizers.row_updates import by_rows
 from tf_sparse_dp.optimizers.saved_state import SavedState
 from tf_sparse_dp.optimizers.spending import Spending
 from tf_sparse_dp.optimizers.table_rules import TableRule
@@ -448,7 +449,8 @@ class PrivateWrapper(SavedState):
                     lazy.append((gradient, table))
             self._tables.update(lazy, released.stddev)
             if rest:
-                apply_inner(*map(list, zip(*rest, strict=True)))
+                with by_rows(self.inner_optimizer):
+                    apply_inner(*map(list, zip(*rest, strict=True)))
             else:
                 self.iterations.assign_add(1)
             return tf.constant(True)
