@@ -55,7 +55,8 @@ class LazyRows:
 
     Example:
       >>> import tensorflow as tf
-      >>> items = LazyEmbedding(1_000_000, 16)
+      >>> import tf_sparse_dp as tsdp
+      >>> items = tsdp.layers.LazyEmbedding(100_000, 16)
       >>> items(tf.constant([[3, 5]])).shape
       TensorShape([1, 2, 16])
     """
