@@ -31,8 +31,9 @@ _UNTOUCHED_ROWS = 1000.0
 
 _MORE = (
     "Cutting off rows at every step costs accuracy where signals are weak but "
-    "persistent: docs/mechanisms.md compares, and mechanism=Gaussian() keeps "
-    "them at the cost of noise on all rows"
+    "persistent. tf_sparse_dp.layers.LazyEmbedding keeps them at the cost of "
+    "the rows that are looked up, for tables that SGD trains "
+    "(docs/training.md); mechanism=Gaussian() at that of noise on all rows"
 )
 
 

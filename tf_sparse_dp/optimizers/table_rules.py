@@ -95,11 +95,19 @@ class TableRule:
             self._denoise(tables, stddev)
 
     def check(self, tables: Sequence[LazyVariable]) -> None:
-        """For a model that has such tables.
+        """Whether there is a rule for a model's tables, and use for it.
 
         Raises:
-          ValueError: If there is no rule for them.
+          ValueError: If not.
         """
+        if not tables:
+            if self.given is not None:
+                raise ValueError(
+                    "tables was given, but the model has no table of "
+                    "tf_sparse_dp.layers.LazyEmbedding that is trained. Leave "
+                    "it out: the inner optimizer updates all variables."
+                )
+            return
         if self.given is None:
             self._check("inner_optimizer", self._inner)
         averaged = isinstance(self.given, DualAveraging)

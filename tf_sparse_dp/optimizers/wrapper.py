@@ -426,8 +426,7 @@ class PrivateWrapper(SavedState):
         self._spending.check_open()
         _check_strategy(tf.distribute.get_strategy())
         tables = [lazy_variable(v) for v in variables]
-        if any(table is not None for table in tables):
-            self._tables.check([t for t in tables if t is not None])
+        self._tables.check([t for t in tables if t is not None])
         released = self._private.release(
             gradients,
             [getattr(v, "path", v.name) for v in variables],
