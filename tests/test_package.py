@@ -55,6 +55,18 @@ def test_the_wheel_is_described(wheel: zipfile.ZipFile) -> None:
     assert any(n.endswith("/LICENSE") for n in wheel.namelist())
 
 
+def test_devices_and_threads_can_be_chosen_after_the_import() -> None:
+    """The first eager operation would end the time for that."""
+    code = (
+        "import tensorflow as tf, tf_sparse_dp\n"
+        "tf.config.threading.set_intra_op_parallelism_threads(1)\n"
+        "tf.config.set_visible_devices([], 'GPU')\n"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
 def test_every_folder_of_code_is_a_package() -> None:
     folders = {path.parent for path in PACKAGE.rglob("*.py")}
     missing = {f for f in folders if not (f / "__init__.py").exists()}

@@ -55,8 +55,9 @@ def random_bits(
     )
 
 
-# What tf.Variable(...) makes: its name is not public, its class is.
-with tf.init_scope():
+# What tf.Variable(...) makes: its name is not public, its class is. In a graph,
+# since the first eager operation ends the time to choose threads and devices.
+with tf.Graph().as_default():
     _Variable: Any = type(tf.Variable(0))
 
 

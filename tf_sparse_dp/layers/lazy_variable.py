@@ -11,8 +11,9 @@ import tensorflow as tf
 from tf_sparse_dp.gradients.internals import is_exported, is_saved_only
 from tf_sparse_dp.layers.pending_noise import PendingNoise
 
-# What tf.Variable(...) makes: its name is not public, its class is.
-with tf.init_scope():
+# What tf.Variable(...) makes: its name is not public, its class is. In a graph,
+# since the first eager operation ends the time to choose threads and devices.
+with tf.Graph().as_default():
     _Variable: Any = type(tf.Variable(0.0))
 
 _ARGUMENT = (
