@@ -53,7 +53,7 @@ def test_choice(
     assert isinstance(chosen, expected)
     assert Automatic().resolved(public) == chosen
     assert reason
-    assert ("docs/mechanisms.md" in reason) == (expected is not Gaussian)
+    assert ("docs/training.md" in reason) == (expected is not Gaussian)
 
 
 @pytest.mark.parametrize(
