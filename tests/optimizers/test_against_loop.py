@@ -13,6 +13,7 @@ import tensorflow as tf
 import tf_sparse_dp as tsdp
 from tests import model_cases as cases
 from tests import model_table
+from tests.cases.alike import ALIKE
 
 
 def _compiled(case: cases.Case, model: Any, clip_norm: float) -> Any:
@@ -79,7 +80,14 @@ def _refused(case: cases.Case, model: Any) -> str:
         pytest.param(
             case,
             id=case.name,
-            marks=[pytest.mark.lane] if case.lane else [],
+            marks=[
+                getattr(pytest.mark, mark)
+                for mark, marked in (
+                    ("lane", case.lane),
+                    ("once", case.name in ALIKE),
+                )
+                if marked
+            ],
         )
         for case in cases.CASES
         if case.only in ("", cases.RUNNING)
@@ -114,3 +122,12 @@ def test_cases_say_why() -> None:
     for case in cases.CASES:
         assert bool(case.refused) == bool(case.why), case.name
         assert "|" not in case.name + case.why, case.name
+
+
+@pytest.mark.once
+def test_what_one_keras_shows_comes_of_it_on_both() -> None:
+    alike = [case for case in cases.CASES if case.name in ALIKE]
+    assert len(alike) == len(ALIKE)
+    for case in alike:
+        assert not case.only and not case.lane, case.name
+        assert len({case.outcome(by) for by in cases.KERASES}) == 1, case.name
