@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -156,9 +157,33 @@ class Mechanism(abc.ABC):
           scale: Undoes the loss reduction.
           valid: Bool, one per unit; units with False have no influence.
         """
+        laplace = self.noise_family == "laplace"
         return clip_and_sum(
-            terms, clip_norm=facts.clip_norm, scale=scale, valid=valid
+            terms,
+            clip_norm=self.l1_sensitivity(facts)
+            if laplace
+            else facts.clip_norm,
+            scale=scale,
+            valid=valid,
+            norm="l1" if laplace else "l2",
         ).sums
+
+    def l1_sensitivity(self, facts: PublicFacts) -> float:
+        r"""What units are clipped to in L1 norm where noise is Laplace's.
+
+        $C \sqrt q$, with $C$ = clip_norm and $q$ the number of entries that one
+        unit can reach, of all variables together: so many entries of L2 norm
+        $C$ have an L1 norm of at most that.
+        """
+        return facts.clip_norm * math.sqrt(
+            sum(map(self.reachable_entries, facts.variables))
+        )
+
+    def reachable_entries(self, variable: Variable) -> int:
+        """How many entries of a variable one unit can reach at most."""
+        if variable.lookups is None:
+            return math.prod(variable.shape)
+        return variable.lookups * math.prod(variable.shape[1:])
 
     @abc.abstractmethod
     def release(

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
 import dp_accounting
 import tensorflow as tf
 
-from tf_sparse_dp.gradients.clipping import clip_and_sum
-from tf_sparse_dp.gradients.factors import Factor
 from tf_sparse_dp.mechanisms.gaussian import deduplicated
 from tf_sparse_dp.mechanisms.grid import noisy
-from tf_sparse_dp.mechanisms.interface import (
-    Mechanism,
-    PublicFacts,
-    Sum,
-    Variable,
-)
+from tf_sparse_dp.mechanisms.interface import Mechanism, PublicFacts, Sum
 from tf_sparse_dp.random_keys import fold_in
 from tf_sparse_dp.random_tails import laplace
 
@@ -65,27 +57,6 @@ class Laplace(Mechanism):
     def uses_lookups(self) -> bool:
         return True
 
-    def clipped(
-        self,
-        terms: Sequence[Factor],
-        key: tf.Tensor,
-        facts: PublicFacts,
-        *,
-        scale: tf.Tensor | float = 1.0,
-        valid: tf.Tensor | None = None,
-    ) -> list[Sum]:
-        return clip_and_sum(
-            terms,
-            clip_norm=self.l1_sensitivity(facts),
-            scale=scale,
-            valid=valid,
-            norm="l1",
-        ).sums
-
-    def l1_sensitivity(self, facts: PublicFacts) -> float:
-        """What units are clipped to in L1 norm."""
-        return facts.clip_norm * math.sqrt(sum(map(_entries, facts.variables)))
-
     def release(
         self, sums: Sequence[Sum], key: tf.Tensor, facts: PublicFacts
     ) -> list[Sum]:
@@ -109,10 +80,3 @@ class Laplace(Mechanism):
     @property
     def description(self) -> str:
         return "Laplace noise on every entry of every variable"
-
-
-def _entries(variable: Variable) -> int:
-    """Most entries of the variable that one unit can reach."""
-    if variable.lookups is None:
-        return math.prod(variable.shape)
-    return variable.lookups * math.prod(variable.shape[1:])

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 import dp_accounting
 import tensorflow as tf
 
-from tf_sparse_dp.gradients.clipping import clip_and_sum
-from tf_sparse_dp.gradients.factors import Factor
 from tf_sparse_dp.mechanisms.ball_projection import projected
 from tf_sparse_dp.mechanisms.gaussian import deduplicated, with_noise
 from tf_sparse_dp.mechanisms.grid import noisy
@@ -126,31 +124,6 @@ class Projection(Mechanism):
     def uses_lookups(self) -> bool:
         return True
 
-    def clipped(
-        self,
-        terms: Sequence[Factor],
-        key: tf.Tensor,
-        facts: PublicFacts,
-        *,
-        scale: tf.Tensor | float = 1.0,
-        valid: tf.Tensor | None = None,
-    ) -> list[Sum]:
-        if self.noise == "gaussian":
-            return super().clipped(terms, key, facts, scale=scale, valid=valid)
-        return clip_and_sum(
-            terms,
-            clip_norm=self.l1_sensitivity(facts),
-            scale=scale,
-            valid=valid,
-            norm="l1",
-        ).sums
-
-    def l1_sensitivity(self, facts: PublicFacts) -> float:
-        """What units are clipped to in L1 norm where noise is Laplace's."""
-        return facts.clip_norm * math.sqrt(
-            sum(self._coordinates(v) for v in facts.variables)
-        )
-
     def release(
         self, sums: Sequence[Sum], key: tf.Tensor, facts: PublicFacts
     ) -> list[Sum]:
@@ -247,11 +220,8 @@ class Projection(Mechanism):
             return variable
         return dataclasses.replace(variable, lookups=self._rows(variable))
 
-    def _coordinates(self, variable: Variable) -> int:
-        """Most coordinates of the variable that one unit reaches."""
-        if not variable.sparse:
-            return math.prod(variable.shape)
-        return self._rows(variable) * math.prod(variable.shape[1:])
+    def reachable_entries(self, variable: Variable) -> int:
+        return super().reachable_entries(self._with_lookups(variable))
 
     def _noise_size(self, facts: PublicFacts) -> float:
         """Standard deviation or scale of the noise."""
@@ -277,7 +247,9 @@ class Projection(Mechanism):
         return [tables] if tables else []
 
     def _radius(self, tables: Sequence[Variable], facts: PublicFacts) -> float:
-        reach = self._rows if self.geometry == "rows" else self._coordinates
+        reach = (
+            self._rows if self.geometry == "rows" else self.reachable_entries
+        )
         return (
             facts.clip_norm
             * math.sqrt(sum(reach(table) for table in tables))
