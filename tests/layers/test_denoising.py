@@ -33,6 +33,12 @@ def kept(made: Any, name: str) -> Any:
     return found
 
 
+def share(change: np.ndarray, variance: float) -> np.ndarray:
+    """What of a change is not noise, by column."""
+    noise = variance * (1 + np.sqrt(2 / len(change)))
+    return np.maximum(0, 1 - noise / np.mean(change**2, 0))
+
+
 def all_rows(made: Any) -> np.ndarray:
     return made(tf.range(ROWS)).numpy()
 
@@ -44,9 +50,9 @@ def test_lookups_give_the_shrunk_rows(initial: str) -> None:
     np.testing.assert_allclose(all_rows(made), before, atol=1e-7)
     table(made).add(tf.ones([ROWS, WIDTH]), 0.25)
     made_of = table(made).numpy()
-    share = np.array([0.0, 0.25, 0.5, 1.0], np.float32)
-    kept(made, "shrinkage").assign(share)
-    expected = before + share * (made_of - before)
+    shares = np.array([0.0, 0.25, 0.5, 1.0], np.float32)
+    kept(made, "shrinkage").assign(shares)
+    expected = before + shares * (made_of - before)
     np.testing.assert_allclose(all_rows(made), expected, atol=1e-6)
 
 
@@ -62,7 +68,7 @@ def test_the_shrinkage_is_that_of_least_error(
     denoising.add_variance(tf.constant(0.5))
     denoising.estimate(4096)
     change = table(made).numpy() - before
-    expected = np.maximum(0, 1 - 0.25 / np.mean(change**2, 0))
+    expected = share(change, 0.25)
     found = kept(made, "shrinkage").numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
     assert found[0] < 0.2 < 0.6 < found[2] < found[3] < 1
@@ -82,7 +88,8 @@ def test_the_shrinkage_comes_from_rows_that_are_fixed_beforehand() -> None:
         table(made).denoising.add_variance(tf.constant(0.5))
         table(made).denoising.estimate(4)
         found.append(kept(made, "shrinkage").numpy())
-    np.testing.assert_array_equal(found, np.full([3, WIDTH], 0.75, "float32"))
+    expected = 1 - 0.25 * (1 + np.sqrt(2 / 4))
+    np.testing.assert_allclose(found, np.full([3, WIDTH], expected), rtol=1e-6)
 
 
 def test_rows_of_the_sample_get_their_noise_first() -> None:
@@ -91,9 +98,10 @@ def test_rows_of_the_sample_get_their_noise_first() -> None:
     table(made).denoising.add_variance(tf.constant(2.0))
     table(made).denoising.estimate(ROWS)
     # Without it, the mean square is 0 and nothing is known of the share.
-    expected = np.maximum(0, 1 - 4 / np.mean(table(made).numpy() ** 2, 0))
     np.testing.assert_allclose(
-        kept(made, "shrinkage").numpy(), expected, atol=1e-5
+        kept(made, "shrinkage").numpy(),
+        share(table(made).numpy(), 4.0),
+        atol=1e-5,
     )
     assert np.all(table(made).numpy() != 0)
 
@@ -161,7 +169,7 @@ def test_training_estimates_as_it_goes_and_survives_saving(
         kept(items, "noise_variance").numpy(), variance, rtol=1e-6
     )
     change = table(items).numpy() - initial
-    expected = np.maximum(0, 1 - variance / np.mean(change**2, 0))
+    expected = share(change, variance)
     found = kept(items, "shrinkage").numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(

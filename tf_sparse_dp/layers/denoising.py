@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -56,13 +57,16 @@ class Denoising:
         self._variance.assign_add(tf.cast(stddev, tf.float64) ** 2)
 
     def estimate(self, sample_rows: int) -> None:
-        """Estimates the shrinkage anew, from rows that are always the same."""
+        r"""Estimates the shrinkage anew, from rows that are always the same.
+
+        The mean square of n numbers of noise is $V (1 \pm \sqrt{2/n})$, so
+        that much counts as noise: a column without signal is to be all noise.
+        """
         count = self._table.shape[0]
         size = min(sample_rows, count)
         ids = tf.range(size, dtype=tf.int64) * count // size
         change = self._table.sparse_read(ids) - self._initial(ids)
         squares = tf.reduce_mean(tf.cast(change, tf.float64) ** 2, 0)
-        share = 1.0 - tf.math.divide_no_nan(
-            tf.convert_to_tensor(self._variance), squares
-        )
+        noise = self._variance * (1.0 + math.sqrt(2.0 / size))
+        share = 1.0 - tf.math.divide_no_nan(noise, squares)
         self._shrinkage.assign(tf.cast(tf.maximum(share, 0.0), tf.float32))
