@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import keras
+from keras.src.backend.common.stateless_scope import (
+    get_stateless_scope,
+    in_stateless_scope,
+)
 
 from tf_sparse_dp.layers.lazy_embedding import LazyRows
 
@@ -14,6 +18,41 @@ class LazyEmbedding(LazyRows, keras.layers.Embedding):
     """A table with lazy noise; `LazyRows` says how, for both Kerases."""
 
     _not_cast: ClassVar = {"autocast": False}
+
+    def build(self, input_shape: Any = None) -> None:
+        if self.quantization_mode:
+            raise self._quantized(self.quantization_mode)
+        super().build(input_shape)
+
+    def call(self, inputs: Any) -> Any:
+        scope = get_stateless_scope() if in_stateless_scope() else None
+        if scope is not None and (
+            scope.get_current_value(self._embeddings) is not None
+        ):
+            raise ValueError(
+                f"LazyEmbedding '{self.name}' was called with another table "
+                "than its own, by stateless_call; expected a call of the layer "
+                "as it is, since noise is kept with the table. Use "
+                "set_weights, or keras.layers.Embedding."
+            )
+        return super().call(inputs)
+
+    def quantize(self, mode: Any = None, *args: Any, **kwargs: Any) -> None:
+        raise self._quantized(mode)
+
+    def _quantized(self, mode: Any) -> ValueError:
+        return ValueError(
+            f"LazyEmbedding '{self.name}' was to be quantized ({mode}); "
+            "expected float32, in which noise is drawn. Load the saved weights "
+            "into keras.layers.Embedding, and quantize that."
+        )
+
+    def enable_lora(self, rank: Any, *args: Any, **kwargs: Any) -> None:
+        raise ValueError(
+            f"enable_lora({rank!r}) was called on LazyEmbedding '{self.name}', "
+            "which has noise on the rows of one table. Load the saved weights "
+            "into keras.layers.Embedding for low-rank updates."
+        )
 
     # Keras' own layer saves nothing but its table.
 

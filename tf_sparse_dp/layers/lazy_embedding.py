@@ -63,6 +63,7 @@ class LazyRows:
 
     _not_cast: ClassVar[dict[str, Any]]  # Says that to `add_weight`.
     _denoising: Denoising | None = None
+    denoise = False  # Also while Keras builds the layer for given weights.
 
     def __init__(
         self,
@@ -72,15 +73,23 @@ class LazyRows:
         denoise: bool = False,
         **kwargs: Any,
     ):
+        if denoise and kwargs.get("weights") is not None:
+            raise ValueError(
+                "weights were given to LazyEmbedding with denoise=True, which "
+                "shrinks rows towards what embeddings_initializer gave them. "
+                "Expected one of the two: give an initializer that gives these "
+                "weights, or leave denoise out."
+            )
+        super().__init__(input_dim, output_dim, *args, **kwargs)  # type: ignore[call-arg]
+        self.denoise = bool(denoise)
         for name, reason in _REFUSED.items():
-            if kwargs.get(name):
+            value = kwargs.get(name) or getattr(self, name, None)
+            if value:
                 raise ValueError(
-                    f"{name}={kwargs[name]!r} was given to LazyEmbedding. "
+                    f"{name}={value!r} was given to LazyEmbedding. "
                     f"{reason}, which noise that is drawn later does not "
                     "allow. Leave it out, or use keras.layers.Embedding."
                 )
-        super().__init__(input_dim, output_dim, *args, **kwargs)  # type: ignore[call-arg]
-        self.denoise = bool(denoise)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "denoise": self.denoise}  # type: ignore[misc]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -24,6 +24,16 @@ _ARGUMENT = (
 )
 
 
+def _with_noise(name: str) -> Callable[..., Any]:
+    """A method of variables, for one all of whose rows have their noise."""
+
+    def method(self: LazyVariable, *args: Any, **kwargs: Any) -> Any:
+        with tf.control_dependencies(self._drawn()):
+            return getattr(_Variable, name)(self, *args, **kwargs)
+
+    return method
+
+
 class LazyVariable(_Variable):  # type: ignore[misc]
     """A float32 variable [rows, width] that is never read without its noise.
 
@@ -32,8 +42,9 @@ class LazyVariable(_Variable):  # type: ignore[misc]
     copying it and handing it to a function are ways of reading. In a graph the
     draw is part of the graph.
 
-    Only `add` leaves a table that lacks noise. What other methods write stands
-    beside it; `assign` replaces all rows, and with them what they lacked.
+    Only `add` leaves a table that lacks noise. What is added otherwise stands
+    beside it; `assign` replaces all rows, and with them what they lacked; all
+    else that writes rows first draws their noise.
     """
 
     noise: Any = None  # PendingNoise, as soon as it has its first value.
@@ -65,16 +76,16 @@ class LazyVariable(_Variable):  # type: ignore[misc]
     def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
         indices = tf.convert_to_tensor(indices)
         with tf.control_dependencies(self._drawn(indices)):
-            return super().sparse_read(indices, name)
+            return self._checked(super().sparse_read(indices, name))
 
     def gather_nd(self, indices: Any, name: str | None = None) -> tf.Tensor:
         indices = tf.convert_to_tensor(indices)
         with tf.control_dependencies(self._drawn(indices[..., 0])):
-            return super().gather_nd(indices, name)
+            return self._checked(super().gather_nd(indices, name))
 
     def _read_variable_op(self, no_copy: bool = False) -> tf.Tensor:
         with tf.control_dependencies(self._drawn()):
-            return super()._read_variable_op(no_copy)
+            return self._checked(super()._read_variable_op(no_copy))
 
     def _drawn(self, ids: tf.Tensor | None = None) -> list[tf.Tensor]:
         """Draws the noise of these rows, or of all; gives what to wait for."""
@@ -82,8 +93,14 @@ class LazyVariable(_Variable):  # type: ignore[misc]
         if self.noise is None or is_saved_only():
             return []
         if is_exported():
-            return [self.noise.check_none()]
+            return []
         return [self.noise.draw_all() if ids is None else self.noise.draw(ids)]
+
+    def _checked(self, values: tf.Tensor) -> tf.Tensor:
+        """Values of which a graph that draws nothing must not let all out."""
+        if self.noise is None or is_saved_only() or not is_exported():
+            return values
+        return self.noise.only_if_none(values)
 
     @property
     def _type_spec(self) -> Any:
@@ -141,8 +158,23 @@ class LazyVariable(_Variable):  # type: ignore[misc]
 
     def _restore_from_tensors(self, restored_tensors: Any) -> Any:
         done = super()._restore_from_tensors(restored_tensors)
-        self.noise.forget()
+        if self.noise is not None:
+            self.noise.forget()
         return done
+
+    # Rows that are scaled or chosen among have to have their noise by then:
+    # noise that comes later would be too small for rows that were made larger.
+
+    scatter_mul = _with_noise("scatter_mul")
+    scatter_div = _with_noise("scatter_div")
+    scatter_min = _with_noise("scatter_min")
+    scatter_max = _with_noise("scatter_max")
+    scatter_update = _with_noise("scatter_update")
+    batch_scatter_update = _with_noise("batch_scatter_update")
+    scatter_nd_min = _with_noise("scatter_nd_min")
+    scatter_nd_max = _with_noise("scatter_nd_max")
+    scatter_nd_update = _with_noise("scatter_nd_update")
+    _strided_slice_assign = _with_noise("_strided_slice_assign")
 
 
 def lazy_variable(variable: Any) -> LazyVariable | None:

@@ -147,14 +147,21 @@ class PendingNoise:
             self._base.assign(self._step)
         return tf.constant(True)
 
-    def check_none(self) -> tf.Operation:
-        """Fails where rows lack noise, for graphs that cannot draw any."""
-        return tf.debugging.assert_equal(
+    def only_if_none(self, values: tf.Tensor) -> tf.Tensor:
+        """Values that were read, for graphs that cannot draw any noise.
+
+        Where rows lack noise these fail, and give NaN where they cannot fail:
+        XLA leaves assertions out.
+        """
+        check = tf.debugging.assert_equal(
             self._step,
             self._base,
             "A function that was made to be exported looks up rows that still "
             "lack their noise. Export it again, or call the model itself.",
         )
+        with tf.control_dependencies(_done(check)):
+            nothing = tf.constant(math.nan, values.dtype)
+            return tf.where(self.exists, nothing, values)
 
     def forget(self) -> None:
         """For a table whose values have just been replaced by others."""

@@ -70,6 +70,7 @@ class TableRule:
         self._keras = keras
         self._inner = inner_optimizer
         self.given = tables
+        self._usual = keras.optimizers.SGD().get_config()  # Makes variables.
         if tables is not None and not isinstance(tables, DualAveraging):
             self._check("tables", tables)
 
@@ -186,8 +187,10 @@ class TableRule:
                 f"{name} is {type(optimizer).__name__}, but the model has "
                 f"tables of LazyEmbedding, which need plain SGD. {_WHY}"
             )
-        usual = plain().get_config()
-        for option, value in optimizer.get_config().items():
+        usual = self._usual
+        with tf.init_scope():  # It holds values of variables.
+            config = optimizer.get_config()
+        for option, value in config.items():
             if option in ("name", "learning_rate", "jit_compile"):
                 continue
             if value != usual.get(option) and (value or usual.get(option)):
