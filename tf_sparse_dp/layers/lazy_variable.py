@@ -125,6 +125,11 @@ class LazyVariable(_Variable):  # type: ignore[misc]
     def handle(self) -> Any:
         return self._hidden_handle
 
+    def __repr__(self) -> str:
+        # TensorFlow's shows values: for the sake of a message all noise would
+        # be drawn, and by functions that must not be called while one traces.
+        return f"<LazyVariable '{self.name}' shape={self.shape}>"
+
     # Copying.
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> LazyVariable:
