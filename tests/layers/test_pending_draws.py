@@ -137,9 +137,9 @@ def test_any_reading_gives_what_dense_noise_gives(
             found = play.read_entries(np.stack([ids, ids % WIDTH], -1))
             np.testing.assert_array_equal(
                 found,
-                np.take_along_axis(
-                    dense.read(ids), ids[..., None] % WIDTH, -1
-                )[..., 0],
+                np.take_along_axis(dense.read(ids), ids[..., None] % WIDTH, -1)[
+                    ..., 0
+                ],
             )
         elif deed in ("all", "numpy"):
             found = play.read_all() if deed == "all" else table.numpy()
