@@ -284,6 +284,7 @@ def test_one_at_a_time_decides_within_its_graph() -> None:
     budget.spend(dp_accounting.GaussianDpEvent(9.0))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_batches_of_several_sizes(jit_compile: bool) -> None:
     sampling = tsdp.VaryingPoissonSampling(

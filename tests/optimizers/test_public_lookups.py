@@ -10,6 +10,9 @@ import tensorflow as tf
 
 import tf_sparse_dp as tsdp
 
+# A loop of one's own: what the step remembers has nothing to do with Keras.
+pytestmark = pytest.mark.once
+
 keras = tf.keras
 
 WORDS = "fixed without looking at the data"

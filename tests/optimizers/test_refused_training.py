@@ -149,6 +149,7 @@ assert optimizer.compositions_spent == 0
 """
 
 
+@pytest.mark.once
 def test_two_replicas() -> None:
     # Logical devices can only be made before TensorFlow starts.
     done = subprocess.run(
