@@ -66,10 +66,12 @@ def _row_wise_optimizers() -> dict[str, Callable[[Any], Any]]:
     }
 
 
-def _variable(value: np.ndarray, **options: Any) -> Any:
-    if KERAS_3:
-        return keras.Variable(value, dtype="float32", **options)
-    return tf.Variable(value, dtype=tf.float32, **options)
+def _variable(value: np.ndarray, constraint: Any = None) -> Any:
+    if not KERAS_3:
+        return tf.Variable(value, dtype=tf.float32, constraint=constraint)
+    variable = keras.Variable(value, dtype="float32")
+    variable.constraint = constraint
+    return variable
 
 
 def _values(variables: Sequence[Any]) -> list[np.ndarray]:
@@ -323,7 +325,7 @@ def _around() -> dict[str, Callable[[Any], Any]]:
 def test_what_concerns_all_rows_remains_as_it_was(name: str) -> None:
     options = {}
     if name == "constraint":
-        options["constraint"] = lambda table: tf.clip_by_value(table, -1.0, 1.0)
+        options["constraint"] = keras.constraints.NonNeg()
     rows = Run(_around()[name], **options)
     reference = Run(_around()[name], **options)
     for ids, values, dense in _steps(unique=True):
