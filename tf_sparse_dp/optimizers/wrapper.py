@@ -81,7 +81,9 @@ class PrivateWrapper(SavedState):
     anything else outside of the trainable weights are not covered.
 
     Args:
-      inner_optimizer: An optimizer of the running `tf.keras`.
+      inner_optimizer: An optimizer of the running `tf.keras`. Where only some
+        rows of a table are released, it updates those alone: rows without a
+        release do not move, whatever Adam or momentum remember of them.
       plan: The budget that is kept: a `PrivacyPlan`, or a privacy filter for
         a run whose noise or length is not known beforehand. None needs
         `noise_multiplier` and `expected_batch_size`, and enforces nothing.
