@@ -25,6 +25,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tf_sparse_dp.gradients.internals import is_compiled
 from tf_sparse_dp.gradients.repeats import repeats_rows
 
 # Up to this many rows per example, comparing all pairs of row ids is cheaper
@@ -42,6 +43,7 @@ _SMALLEST = 1.2e-38  # Smaller numbers may be flushed to zero.
 # be so as well: a weight that undoes them would have lost its digits.
 LARGEST = 2.0**64
 _LONGEST_SUM = 4096
+_MANY = 64  # Entries of one example.
 
 
 class Factor(abc.ABC):
@@ -195,7 +197,7 @@ class OuterFactor(Factor):
         left, right = _wide(self.left), _wide(self.right)
         if self._single:
             # A product of squares: one may vanish where the other is huge.
-            return _row_squares(left)[:, 0] * _row_squares(right)[:, 0]
+            return _row_squares(left) * _row_squares(right)
         if self._holds_terms:
             return _squares(tf.matmul(left, right, transpose_a=True))
         gram = tf.matmul(left, left, transpose_b=True)
@@ -242,7 +244,10 @@ class OuterFactor(Factor):
         return total
 
     def per_example(self) -> tf.Tensor:
-        terms = tf.matmul(self.left, self.right, transpose_a=True)
+        if self._single:  # A product for each example would cost more.
+            terms = self.left[:, 0, :, tf.newaxis] * self.right
+        else:
+            terms = tf.matmul(self.left, self.right, transpose_a=True)
         for kind, argument in self.layout:
             if kind == "reshape":
                 terms = _rows_of(terms, argument)
@@ -304,7 +309,10 @@ class DenseFactor(Factor):
         return tuple(self.values.shape[1:])
 
     def squared_norms(self) -> tf.Tensor:
-        return _squares(_wide(self.values))
+        values = _wide(self.values)
+        if values.shape.rank == 2 and values.shape[1]:
+            values = _as_rows(values, values.shape[1])
+        return _squares(values)
 
     def squared_slack(self) -> tf.Tensor | None:
         return self.slack
@@ -533,6 +541,8 @@ def summed_parts(
     parts: tf.Tensor, axes: Sequence[int], count: float
 ) -> DenseFactor:
     """Terms that are sums of `count` parts each, over some axes of [B, ...]."""
+    if count == 1 and all(parts.shape[axis] == 1 for axis in axes):
+        return DenseFactor(tf.squeeze(parts, axes))
     terms = tf.reduce_sum(parts, axes)
     if count == 1:
         return DenseFactor(terms)
@@ -602,14 +612,41 @@ def _wide(tensor: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
 
 
 def _squares(tensor: tf.Tensor) -> tf.Tensor:
+    """Squared norms of all that belongs to each example: [B]."""
     axes = list(range(1, tensor.shape.rank))
-    return tf.reduce_sum(tf.square(tensor), axes) if axes else tf.square(tensor)
+    if not axes:
+        return tf.square(tensor)
+    if _many(tensor) and not is_compiled(tf.compat.v1.get_default_graph()):
+        # Squares would be written down first. The root costs a roundoff or
+        # two; XLA does not know it, and has no need of it.
+        return tf.square(tf.math.reduce_euclidean_norm(tensor, axes))
+    return tf.reduce_sum(tf.square(tensor), axes)
+
+
+def _many(tensor: tf.Tensor) -> bool:
+    """Whether it is worth while to spare a pass over the tensor."""
+    return math.prod(size or 1 for size in tensor.shape[1:]) >= _MANY
 
 
 def _row_squares(tensor: tf.Tensor) -> tf.Tensor:
-    """Squared norms along the last axis, not less than the true ones."""
-    flushed = tensor.shape[-1] * _SMALLEST
-    return tf.reduce_sum(tf.square(tensor), -1) + flushed
+    """Squared norms of the rows of [B, 1, n], not less than the true ones."""
+    width = tensor.shape[2]
+    return _squares(_as_rows(tensor, width)) + width * _SMALLEST
+
+
+def _as_rows(tensor: tf.Tensor, width: int) -> tf.Tensor:
+    """A tensor as [..., width], the one that it was made of if it was.
+
+    A kernel and a bias have the same upstream rows, which have to be seen to
+    be the same if norms are to be taken once.
+    """
+    op = getattr(tensor, "op", None)  # Eager tensors have none.
+    while op is not None and op.type in ("Reshape", "ExpandDims", "Squeeze"):
+        source = op.inputs[0]
+        if source.shape.rank == 2 and source.shape[1] == width:
+            return source
+        op = source.op
+    return tf.reshape(tensor, [-1, width])
 
 
 def _groups(tensor: tf.Tensor, size: int) -> tf.Tensor:
