@@ -241,7 +241,6 @@ def measure(rows: int, options: argparse.Namespace) -> dict[str, Any]:
     warnings.simplefilter("ignore", tsdp.PrivacyWarning)
     tf.config.threading.set_intra_op_parallelism_threads(options.threads)
     tf.config.threading.set_inter_op_parallelism_threads(options.threads)
-    law = options.laws[0]
     data = {law: batches(rows, law, options) for law in options.laws}
     items = table(ITEMS, options, lazy=True)
     before = resident()
@@ -308,6 +307,7 @@ def measure(rows: int, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def say(rows: int, what: str) -> None:
+    """Tells how far it is."""
     print(f"  {rows:,} rows: {what}", flush=True)
 
 
@@ -360,8 +360,8 @@ def report(found: list[dict[str, Any]]) -> None:
                 np.median(ratios(one["laws"][law], LAZY, kind)) for one in found
             ]
             print(
-                f"{LAZY}, by {kind}: largest ratio {max(medians):.3f}, largest "
-                f"over that of the smallest table {max(medians) / medians[0]:.3f}"
+                f"{LAZY}, by {kind}: largest ratio {max(medians):.3f}, that "
+                f"over the smallest table's {max(medians) / medians[0]:.3f}"
             )
     print(
         f"\n{'rows':>12}{'table MB':>10}{'grown MB':>10}{'ratio':>8}"
