@@ -99,17 +99,21 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         _run_graphs_as_traced()
 
 
-def _run_graphs_as_traced() -> None:
+def _run_graphs_as_traced(as_traced: bool = True) -> bool:
     """Leaves out the rewriting of graphs before they first run.
 
     It takes a sixth of the time, and is the same under both Kerases: that
     nothing rests on it, the one shows, and that it does no harm, the other.
+
+    Returns:
+      Whether it was left out before.
     """
     import tensorflow as tf
 
-    tf.config.optimizer.set_experimental_options(
-        {"disable_meta_optimizer": True}
-    )
+    name = "disable_meta_optimizer"
+    before = tf.config.optimizer.get_experimental_options().get(name, False)
+    tf.config.optimizer.set_experimental_options({name: as_traced})
+    return bool(before)
 
 
 def pytest_terminal_summary(
@@ -170,6 +174,14 @@ def seeded() -> np.random.Generator:
     np.random.seed(0)
     tf.keras.utils.set_random_seed(0)
     return np.random.default_rng(0)
+
+
+@pytest.fixture
+def as_traced() -> Iterator[None]:
+    """Graphs are not rewritten; for tests of many that run but a few times."""
+    before = _run_graphs_as_traced()
+    yield
+    _run_graphs_as_traced(before)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tests.gradients.random_graphs.counting import count
 from tests.gradients.random_graphs.examination import Examination, Subject
 from tf_sparse_dp.gradients.rules.registry import TYPING
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("as_traced")]
 
 SHARDS = 5
 ROWS = 3

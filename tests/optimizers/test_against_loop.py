@@ -74,28 +74,32 @@ def _refused(case: cases.Case, model: Any) -> str:
     return f"refused: {case.why}"
 
 
+def _marks(case: cases.Case) -> list[pytest.MarkDecorator]:
+    marks = [pytest.mark.lane] if case.lane else []
+    if case.name in ALIKE:
+        marks.append(pytest.mark.once)
+    return marks
+
+
 @pytest.mark.parametrize(
     "case",
     [
         pytest.param(
             case,
             id=case.name,
-            marks=[
-                getattr(pytest.mark, mark)
-                for mark, marked in (
-                    ("lane", case.lane),
-                    ("once", case.name in ALIKE),
-                )
-                if marked
-            ],
+            marks=_marks(case),
         )
         for case in cases.CASES
         if case.only in ("", cases.RUNNING)
     ],
 )
 def test_models(
-    case: cases.Case, record_property: Callable[[str, object], None]
+    case: cases.Case,
+    record_property: Callable[[str, object], None],
+    request: pytest.FixtureRequest,
 ) -> None:
+    if not case.lane:  # The others run as users run them.
+        request.getfixturevalue("as_traced")
     if case.needs and not hasattr(tf.keras.layers, case.needs):
         pytest.skip(f"this version of Keras has no {case.needs}")
     check = _accepted if case.random else _equal
