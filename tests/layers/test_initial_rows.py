@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_sparse_dp.layers.initial_rows import InitialRows, public_key
+from tf_sparse_dp.layers.initial_rows import (
+    InitialRows,
+    _fractions,
+    public_key,
+)
 
 initializers = tf.keras.initializers
 KEY = np.array([123456789, -987654321], np.int32)
@@ -70,3 +74,10 @@ def test_another_key_gives_other_rows() -> None:
 def test_other_laws_are_left_to_a_copy() -> None:
     assert InitialRows.of(initializers.GlorotUniform(), 8) is None
     assert InitialRows.of(lambda shape, dtype=None: tf.ones(shape), 8) is None
+
+
+def test_numbers_never_reach_the_ends() -> None:
+    """A normal number would be infinite there."""
+    ends = _fractions(tf.constant([0, 2**32 - 1], tf.uint32)).numpy()
+    assert 0 < ends[0] < ends[1] < 1
+    assert np.all(np.isfinite(tf.math.erfinv(2 * ends - 1)))

@@ -64,18 +64,24 @@ class InitialRows:
             )
 
     def _uniform(self, ids: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-        """Numbers between 0 and 1, neither of them included."""
+        """Numbers between 0 and 1."""
         low, high = tf.unstack(tf.cast(key, tf.uint32))
         columns = np.arange(self._width, dtype=np.uint32) * 0x9E3779B1
         words = tf.cast(ids, tf.uint32)[..., tf.newaxis]
         words = _mixed(_mixed(words + low) + columns + high)
-        digits = tf.bitwise.right_shift(words, _shift(words, 8))
-        return (tf.cast(digits, tf.float32) + 0.5) * 2.0**-24
+        return _fractions(words)
 
 
 def public_key() -> np.ndarray:
     """A new key; not a secret one, the same law for everybody."""
     return np.frombuffer(os.urandom(8), np.int32)
+
+
+def _fractions(words: tf.Tensor) -> tf.Tensor:
+    """Numbers between 0 and 1, neither of them included."""
+    # With one bit more, the largest would be rounded to 1.
+    digits = tf.bitwise.right_shift(words, _shift(words, 9))
+    return (tf.cast(digits, tf.float32) + 0.5) * 2.0**-23
 
 
 def _mixed(words: tf.Tensor) -> tf.Tensor:
