@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import keras
+from keras.src.backend.common import global_state
 from keras.src.backend.common.stateless_scope import (
     get_stateless_scope,
     in_stateless_scope,
@@ -22,7 +25,8 @@ class LazyEmbedding(LazyRows, keras.layers.Embedding):
     def build(self, input_shape: Any = None) -> None:
         if self.quantization_mode:
             raise self._quantized(self.quantization_mode)
-        super().build(input_shape)
+        with _state():
+            super().build(input_shape)
 
     def call(self, inputs: Any) -> Any:
         scope = get_stateless_scope() if in_stateless_scope() else None
@@ -67,6 +71,21 @@ class LazyEmbedding(LazyRows, keras.layers.Embedding):
             keras.layers.Layer.load_own_variables(self, store)
         else:
             super().load_own_variables(store)
+
+
+@contextlib.contextmanager
+def _state() -> Iterator[None]:
+    """Lets variables be made at once, and as the layer asks for.
+
+    Keras builds a model of one's own by calling it in a scope without state,
+    and makes its variables afterwards.
+    """
+    scope = get_stateless_scope()
+    global_state.set_global_attribute("stateless_scope", None)
+    try:
+        yield
+    finally:
+        global_state.set_global_attribute("stateless_scope", scope)
 
 
 LazyEmbedding.__doc__ = LazyRows.__doc__
