@@ -59,7 +59,7 @@ def read(path: pathlib.Path | None) -> Data:
 def auc(labels: np.ndarray, scores: np.ndarray) -> float:
     """Probability that a good one scores above a bad one."""
     if not np.isfinite(scores).all():
-        return 0.5
+        raise ValueError("Scores are not finite, which clipped steps prevent.")
     good = labels.ravel() > 0
     ranks = stats.rankdata(scores.ravel())[good].sum()
     count = good.sum()
