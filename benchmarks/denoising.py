@@ -95,7 +95,6 @@ METHODS = {
     "dense, average": Method(by.dense, average_from=0.0),
     "dense, decay": Method(by.dense, schedule=linear_decay),
     "dense, warmup": Method(by.dense, schedule=warmup),
-    "dense, forgetting .99": Method(by.dense, keep=0.99),
     "dense, forgetting .997": Method(by.dense, keep=0.997),
     "column": Method(by.column),
     "column, every 100": Method(by.column, refresh=100),
