@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 import time
@@ -57,11 +58,6 @@ class PendingNoise:
             # No row lacks noise of steps before this one, whatever `_first`.
             self._base = _variable(tf.constant(0))
             self._grid = _variable(tf.constant(0.0))
-        self._draw_now = tf.function(
-            self._draw,
-            input_signature=[tf.TensorSpec([None], tf.int64)],
-            autograph=False,
-        )
 
     @property
     def variables(self) -> list[tf.Variable]:
@@ -120,7 +116,6 @@ class PendingNoise:
         """
         ids = tf.cast(tf.reshape(ids, [-1]), tf.int64)
         if tf.executing_eagerly():
-            # In one call, which Ctrl-C does not interrupt.
             return self._draw_now(ids) if self.exists else tf.constant(False)
         return tf.cond(
             self.exists,
@@ -146,6 +141,13 @@ class PendingNoise:
                 ready.tell(end)
             self._base.assign(self._step)
         return tf.constant(True)
+
+    @functools.cached_property
+    def _draw_now(self) -> Any:
+        """Draws outside of graphs, in one call that Ctrl-C cannot cut short."""
+        # Not by the function itself: many tables would be taken for retracing.
+        function = tf.function(self._draw, autograph=False)
+        return function.get_concrete_function(tf.TensorSpec([None], tf.int64))
 
     def only_if_none(self, values: tf.Tensor) -> tf.Tensor:
         """Values that were read, for graphs that cannot draw any noise.
