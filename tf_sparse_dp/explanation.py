@@ -148,6 +148,7 @@ class _Reader:
             elif not refusals:
                 step = optimizer.private_step
                 try:
+                    optimizer.check_tables(variables)
                     options["mechanism"] = _mechanism(
                         step,
                         separation,

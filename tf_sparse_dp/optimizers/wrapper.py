@@ -416,6 +416,15 @@ class PrivateWrapper(SavedState):
 
         self._private.protect(weights)
 
+    def check_tables(self, variables: Sequence[Any]) -> None:
+        """Refuses variables with lazy noise that nothing here can update.
+
+        Raises:
+          ValueError: With the reason.
+        """
+        tables = [lazy_variable(v) for v in variables]
+        self._tables.check([t for t in tables if t is not None])
+
     # The step.
 
     def _take_step(
@@ -427,8 +436,8 @@ class PrivateWrapper(SavedState):
         self._check_state()
         self._spending.check_open()
         _check_strategy(tf.distribute.get_strategy())
+        self.check_tables(variables)
         tables = [lazy_variable(v) for v in variables]
-        self._tables.check([t for t in tables if t is not None])
         released = self._private.release(
             gradients,
             [getattr(v, "path", v.name) for v in variables],
