@@ -23,7 +23,7 @@ class LazyEmbedding(LazyRows, keras.layers.Embedding):
     _not_cast: ClassVar = {"autocast": False}
 
     def build(self, input_shape: Any = None) -> None:
-        if self.quantization_mode:
+        if getattr(self, "quantization_mode", None):  # Not in Keras 3.3.
             raise self._quantized(self.quantization_mode)
         with _state():
             super().build(input_shape)
