@@ -5,7 +5,7 @@
     make bench-scaling ARGS="--json scaling.json --plot scaling.png"
 
 A recommender: a user's row out of a table of so many rows, an item's row out of
-one of 100,000, 13 numbers, an MLP; a batch of 1,024 users. Contenders:
+one of 100,000, 13 numbers, an MLP. Contenders:
 
 - `not private`: rows are gathered and updated by Keras' SGD, nothing else. That
   is the cheapest step on such a model. Keras 3 offers it only to a layer that
@@ -64,7 +64,7 @@ keras = tf.keras
 
 ITEMS = 100_000
 NUMBERS = 13
-POOL = 512  # Different batches: more rows than caches hold.
+POOL = 256  # Different batches: more rows than caches hold.
 POWER = 1.2
 BASE, LAZY, DENSE, KERAS = (
     "not private",
@@ -100,14 +100,14 @@ def arguments() -> argparse.Namespace:
         help="most rows for drawing all pending noise at the end",
     )
     parser.add_argument("--dimension", type=int, default=16)
-    parser.add_argument("--batch-size", type=int, default=1024)
+    parser.add_argument("--batch-size", type=int, default=4096)
     parser.add_argument(
         "--hidden", type=int, nargs="+", default=[512, 256, 128]
     )
     parser.add_argument("--laws", nargs="+", choices=LAWS, default=list(LAWS))
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=8, help="in a turn")
-    parser.add_argument("--turns", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=4, help="in a turn")
+    parser.add_argument("--turns", type=int, default=40)
     parser.add_argument(
         "--slow-turns", type=int, default=3, help="for what touches all rows"
     )

@@ -119,7 +119,7 @@ class PendingNoise:
             return self._draw_now(ids) if self.exists else tf.constant(False)
         return tf.cond(
             self.exists,
-            lambda: self._draw(ids),
+            lambda: self._draw_traced(ids),
             lambda: tf.constant(False),
             name=PENDING_NOISE,
         )
@@ -180,7 +180,7 @@ class PendingNoise:
             # The last chunk overlaps the one before: all have the same size.
             begin = tf.minimum(number * chunk, self._rows - chunk)
             ids = tf.cast(begin + tf.range(chunk), tf.int64)
-            with tf.control_dependencies([self._draw(ids)]):
+            with tf.control_dependencies([self._draw_traced(ids)]):
                 return (number + 1,)
 
         (number,) = tf.while_loop(
@@ -190,6 +190,13 @@ class PendingNoise:
             based = self._base.assign(self._step, read_value=False)
         with tf.control_dependencies(_done(based)):
             return tf.constant(True)
+
+    def _draw_traced(self, ids: tf.Tensor) -> tf.Tensor:
+        # Tracing takes a while, with many tables: once is enough. But for XLA
+        # there are operations of its own.
+        if is_compiled(tf.compat.v1.get_default_graph()):
+            return self._draw(ids)
+        return self._draw_now(ids)
 
     def _draw(self, ids: tf.Tensor) -> tf.Tensor:
         ids, places = _distinct(ids, self._rows)
