@@ -23,7 +23,7 @@ $(shell rm -f $(READY))
 endif
 endif
 
-.PHONY: help demo test lint format bench bench-mechanisms bench-errors bench-accuracy lanes agreement clean
+.PHONY: help demo test lint format bench bench-mechanisms bench-errors bench-scaling bench-accuracy lanes agreement clean
 help:
 	@echo "make demo    train a private recommender; ARGS='--epsilon 8' passes options"
 	@echo "make test    the tests on Keras 3 and on tf-keras, and the examples in docstrings"
@@ -31,6 +31,7 @@ help:
 	@echo "make format  let ruff rewrite what it can"
 	@echo "make bench   what a private step costs over an ordinary one"
 	@echo "make bench-mechanisms   what a release of a large table costs, sparse and dense"
+	@echo "make bench-scaling   what a private step costs as a table grows to 10^8 rows"
 	@echo "make bench-errors   how far private sums are from the exact ones"
 	@echo "make bench-accuracy   how well models do that were trained privately; takes hours on real data"
 	@echo "make lanes   a short test on the oldest TensorFlow and the newest dp-accounting"
@@ -76,6 +77,9 @@ bench-mechanisms: $(READY)
 
 bench-errors: $(READY)
 	$(BIN)/python benchmarks/errors.py $(ARGS)
+
+bench-scaling: $(READY)
+	$(BIN)/python benchmarks/scaling.py $(ARGS)
 
 bench-accuracy: $(READY)
 	$(BIN)/python benchmarks/training_accuracy.py $(ARGS)

@@ -49,6 +49,7 @@ import platform
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -61,6 +62,9 @@ import tf_sparse_dp as tsdp
 from tf_sparse_dp.layers.lazy_variable import lazy_variable
 
 keras = tf.keras
+KERAS_NAME = (
+    "tf-keras" if keras.Model.__module__.startswith("tf_keras") else "keras"
+)
 
 ITEMS = 100_000
 NUMBERS = 13
@@ -165,9 +169,8 @@ def recommender(
 
 def sgd() -> Any:
     """Plain SGD, the one that updates only the rows of a batch."""
-    legacy = getattr(keras.optimizers, "legacy", None)
-    if legacy is not None and keras.__version__.startswith("2"):
-        return legacy.SGD(0.01)
+    if KERAS_NAME == "tf-keras":
+        return keras.optimizers.legacy.SGD(0.01)
     return keras.optimizers.SGD(0.01)
 
 
@@ -251,6 +254,32 @@ def measure(rows: int, options: argparse.Namespace) -> dict[str, Any]:
         ),
         LAZY: recommender(users, items, private(options, True), options),
     }
+    setup: dict[str, float] = {}
+    steps: dict[tuple[str, str], Callable[[], Any]] = {}
+
+    def set_up(name: str, model: keras.Model) -> None:
+        begin = time.perf_counter()
+        for law in options.laws:
+            steps[law, name] = steps_of(model, data[law])
+            steps[law, name]()
+        setup[name] = time.perf_counter() - begin
+        say(rows, f"{name} is set up after {setup[name]:.0f} s")
+
+    for name, model in models.items():
+        set_up(name, model)
+    found: dict[str, Any] = {"rows": rows, "setup": setup, "laws": {}}
+    step = steps[options.laws[0], LAZY]
+    gc.collect()
+    timed(step, 5)
+    kept = resident()
+    forget_peak()
+    timed(step, 30)
+    found["memory"] = {
+        "table": 4 * rows * options.dimension,
+        "before": before,
+        "between_steps": kept,
+        "peak": resident(peak=True),
+    }
     if rows <= options.dense_rows:
         for name, optimizer in (
             (KERAS, sgd()),
@@ -262,27 +291,7 @@ def measure(rows: int, options: argparse.Namespace) -> dict[str, Any]:
                 optimizer,
                 options,
             )
-    setup, steps = {}, {}
-    for name, model in models.items():
-        begin = time.perf_counter()
-        for law in options.laws:
-            steps[law, name] = steps_of(model, data[law])
-            steps[law, name]()
-        setup[name] = time.perf_counter() - begin
-        say(rows, f"{name} is set up after {setup[name]:.0f} s")
-    found: dict[str, Any] = {"rows": rows, "setup": setup, "laws": {}}
-
-    gc.collect()
-    timed(steps[law, LAZY], 5)
-    kept = resident()
-    forget_peak()
-    timed(steps[law, LAZY], 30)
-    found["memory"] = {
-        "table": 4 * rows * options.dimension,
-        "before": before,
-        "between_steps": kept,
-        "peak": resident(peak=True),
-    }
+            set_up(name, models[name])
     for law in options.laws:
         found["laws"][law] = {name: {"clock": [], "cpu": []} for name in models}
         for turn in range(options.turns):
@@ -393,7 +402,7 @@ def plot(found: list[dict[str, Any]], path: pathlib.Path) -> None:
     for panel, law in zip(panels[0], laws, strict=True):
         for name in (BASE, LAZY, KERAS, DENSE):
             points = [
-                (one["rows"], np.median(one["laws"][law][name]["clock"]))
+                (one["rows"], np.median(one["laws"][law][name]["cpu"]))
                 for one in found
                 if name in one["laws"][law]
             ]
@@ -402,7 +411,7 @@ def plot(found: list[dict[str, Any]], path: pathlib.Path) -> None:
         panel.set_title(f"rows drawn: {law}")
         panel.set_xlabel("rows of the table")
         panel.grid(alpha=0.3)
-    panels[0][0].set_ylabel("milliseconds a step")
+    panels[0][0].set_ylabel("CPU milliseconds a step")
     panels[0][0].legend()
     figure.tight_layout()
     figure.savefig(path, dpi=120)
@@ -415,8 +424,8 @@ def main() -> None:
     print(
         f"table of users x {options.dimension}, {ITEMS:,} items, MLP "
         f"{'-'.join(map(str, options.hidden))}, batch {options.batch_size}, "
-        f"{options.threads} threads; TensorFlow {tf.__version__}, Keras "
-        f"{keras.__version__}, {datetime.date.today()}",
+        f"{options.threads} threads; TensorFlow {tf.__version__}, "
+        f"{KERAS_NAME} {version(KERAS_NAME)}, {datetime.date.today()}",
         flush=True,
     )
     context = multiprocessing.get_context("spawn")
@@ -431,7 +440,7 @@ def main() -> None:
             "machine": platform.machine(),
             "cores": os.cpu_count(),
             "tensorflow": tf.__version__,
-            "keras": keras.__version__,
+            KERAS_NAME: version(KERAS_NAME),
             "options": {
                 key: value
                 for key, value in vars(options).items()

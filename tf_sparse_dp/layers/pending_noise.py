@@ -144,10 +144,13 @@ class PendingNoise:
 
     @functools.cached_property
     def _draw_now(self) -> Any:
-        """Draws outside of graphs, in one call that Ctrl-C cannot cut short."""
+        """Draws in one call, which Ctrl-C cannot cut short, traced once."""
         # Not by the function itself: many tables would be taken for retracing.
         function = tf.function(self._draw, autograph=False)
-        return function.get_concrete_function(tf.TensorSpec([None], tf.int64))
+        with tf.init_scope():  # Also if the first to call it is a graph.
+            return function.get_concrete_function(
+                tf.TensorSpec([None], tf.int64)
+            )
 
     def only_if_none(self, values: tf.Tensor) -> tf.Tensor:
         """Values that were read, for graphs that cannot draw any noise.
@@ -192,8 +195,8 @@ class PendingNoise:
             return tf.constant(True)
 
     def _draw_traced(self, ids: tf.Tensor) -> tf.Tensor:
-        # Tracing takes a while, with many tables: once is enough. But for XLA
-        # there are operations of its own.
+        """Draws in a graph."""
+        # XLA takes other operations.
         if is_compiled(tf.compat.v1.get_default_graph()):
             return self._draw(ids)
         return self._draw_now(ids)
