@@ -130,13 +130,11 @@ def trained(
         lambda x: tf.TensorSpec([None, *x.shape[1:]], x.dtype), drawn[0]
     )
     noise = Noise(optimizer, eager)
-    model.fit(
-        tf.data.Dataset.from_generator(
-            lambda: drawn, output_signature=structure
-        ),
-        verbose=0,
-        callbacks=[noise],
+    data = tf.data.Dataset.from_generator(
+        lambda: drawn, output_signature=structure
     )
+    counted = data.apply(tf.data.experimental.assert_cardinality(len(drawn)))
+    model.fit(counted, verbose=0, callbacks=[noise])
     assert (noise.steps, noise.refused) == (len(drawn), 1)
     assert optimizer.compositions_spent == len(drawn) - 1
     return model

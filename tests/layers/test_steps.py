@@ -62,7 +62,8 @@ def steps_of(table: LazyVariable) -> int:
 
 def batches(validated: bool = False) -> Any:
     ids = IDS + LOOKED_UP if validated else IDS
-    return tf.data.Dataset.from_tensor_slices((ids, LABELS)).batch(BATCH)
+    whole = tf.data.Dataset.from_tensor_slices((ids, LABELS))
+    return whole.batch(BATCH, drop_remainder=True)
 
 
 class Watch(keras.callbacks.Callback):
