@@ -137,6 +137,8 @@ KERAS_READS: dict[str, Read] = {
     ),
 }
 if KERAS_3:
+    if not hasattr(keras.ops, "map"):  # Before Keras 3.4.
+        del KERAS_READS["map"]
     READS |= {f"keras.ops {name}": r for name, r in KERAS_READS.items()}
 
 
@@ -171,8 +173,9 @@ def test_what_is_printed_has_noise(layer: Any) -> None:
     table = table_of(layer)
     owing(table)
     text = repr(layer.embeddings)
-    assert not table.noise.exists  # It was drawn for that,
-    assert text == repr(layer.embeddings)  # and for all time.
+    if "value=" in text or "numpy=" in text:  # Not in all versions of Keras.
+        assert not table.noise.exists
+    assert text == repr(layer.embeddings)
 
 
 @pytest.mark.lane

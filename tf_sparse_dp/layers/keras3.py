@@ -22,12 +22,6 @@ class LazyEmbedding(LazyRows, keras.layers.Embedding):
 
     _not_cast: ClassVar = {"autocast": False}
 
-    def build(self, input_shape: Any = None) -> None:
-        if getattr(self, "quantization_mode", None):  # Not in Keras 3.3.
-            raise self._quantized(self.quantization_mode)
-        with _state():
-            super().build(input_shape)
-
     def call(self, inputs: Any) -> Any:
         scope = get_stateless_scope() if in_stateless_scope() else None
         if scope is not None and (
@@ -42,10 +36,7 @@ class LazyEmbedding(LazyRows, keras.layers.Embedding):
         return super().call(inputs)
 
     def quantize(self, mode: Any = None, *args: Any, **kwargs: Any) -> None:
-        raise self._quantized(mode)
-
-    def _quantized(self, mode: Any) -> ValueError:
-        return ValueError(
+        raise ValueError(
             f"LazyEmbedding '{self.name}' was to be quantized ({mode}); "
             "expected float32, in which noise is drawn. Load the saved weights "
             "into keras.layers.Embedding, and quantize that."

@@ -97,13 +97,6 @@ class LazyRows:
     def build(self, input_shape: Any = None) -> None:
         if getattr(self, "built", False):
             return
-        if self.variable_dtype != "float32":  # type: ignore[attr-defined]
-            raise ValueError(
-                f"LazyEmbedding '{self.name}' has weights of type "  # type: ignore[attr-defined]
-                f"{self.variable_dtype}; expected float32, in which "  # type: ignore[attr-defined]
-                "noise is drawn. Give it dtype='float32', or "
-                "dtype='mixed_bfloat16' for outputs in bfloat16."
-            )
         with tf.init_scope(), tf.variable_creator_scope(_lazy):
             super().build(input_shape)  # type: ignore[misc]
         table = lazy_variable(self.embeddings)  # type: ignore[attr-defined]
@@ -179,6 +172,13 @@ def _lazy(
     trainable: bool | None = None,
     **others: Any,
 ) -> LazyVariable:
-    return LazyVariable(
+    table = LazyVariable(
         initial_value, name=name, dtype=dtype, trainable=trainable
     )
+    if table.dtype != tf.float32:
+        raise ValueError(
+            f"A LazyEmbedding has weights of type {table.dtype.name}; expected "
+            "float32, in which noise is drawn. Give it dtype='float32', or "
+            "dtype='mixed_bfloat16' for outputs in bfloat16."
+        )
+    return table
