@@ -6,11 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_sparse_dp.layers.initial_rows import (
-    InitialRows,
-    _fractions,
-    public_key,
-)
+from tf_sparse_dp.layers.initial_rows import InitialRows, _fractions
 
 initializers = tf.keras.initializers
 KEY = np.array([123456789, -987654321], np.int32)
@@ -66,13 +62,22 @@ def test_rows_do_not_depend_on_who_else_is_asked_for() -> None:
 
 
 def test_another_key_gives_other_rows() -> None:
-    law = InitialRows.of(initializers.get("uniform"), 8)
-    found = [law.rows(IDS, tf.constant(public_key())) for _ in range(2)]
+    uniform = initializers.get("uniform")
+    found = [InitialRows.of(uniform, 8)([50_000, 8]) for _ in range(2)]
     assert abs(np.corrcoef(*map(np.ravel, found))[0, 1]) < 0.01
+
+
+def test_a_table_is_all_its_rows() -> None:
+    law = InitialRows.of(initializers.RandomNormal(), 8)
+    np.testing.assert_array_equal(
+        law([70_000, 8])[69_000:],
+        law.rows(tf.range(69_000, 70_000), tf.constant(law.key)),
+    )
 
 
 def test_other_laws_are_left_to_a_copy() -> None:
     assert InitialRows.of(initializers.GlorotUniform(), 8) is None
+    assert InitialRows.of(initializers.Constant(np.ones([3, 8])), 8) is None
     assert InitialRows.of(lambda shape, dtype=None: tf.ones(shape), 8) is None
 
 

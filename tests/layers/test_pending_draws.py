@@ -336,3 +336,28 @@ def test_chunks_cover_all_rows_once(
             expected -= whole(np.arange(ROWS), width, np.zeros(ROWS))
             np.testing.assert_array_equal(without_noise(table), expected)
             assert not table.noise.exists
+
+
+def test_a_small_step_after_large_ones_has_its_noise() -> None:
+    table = LazyVariable.made(np.zeros([1000, 4], np.float32))
+    for stddev in (1.0, 8e-9, 1e-12):
+        before = float(table.noise.variance)
+        table.add(tf.zeros([1000, 4]), stddev)
+        added = float(table.noise.variance) - before
+        assert stddev**2 <= added <= max(1.01 * stddev**2, 2.0**-50)
+
+
+def test_a_rate_that_is_no_number_is_forgotten_with_the_table() -> None:
+    table = LazyVariable.made(np.ones([5, 2], np.float32))
+    for wrong in (np.nan, np.inf):
+        table.add(tf.zeros([5, 2]), wrong)
+        assert not np.any(np.isfinite(table.numpy()))
+        table.assign(np.ones([5, 2], np.float32))
+        table.add(tf.zeros([5, 2]), 0.1)
+        assert np.all(np.isfinite(table.numpy()))
+
+
+def test_tiny_noise_leaves_the_table_what_it_is() -> None:
+    table = LazyVariable.made(np.full([5, 2], 100.0, np.float32))
+    table.add(tf.zeros([5, 2]), 1e-33)
+    np.testing.assert_array_equal(table.numpy(), np.full([5, 2], 100.0))

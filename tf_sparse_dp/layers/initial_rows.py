@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,14 +20,21 @@ class InitialRows:
     Has the laws of Keras' initialisers whose entries are independent: uniform,
     normal, constant. Of any other law a table keeps a copy.
 
+    Is itself an initialiser, with a key of its own: not a secret one, but
+    another one every time.
+
     Args:
       law: "uniform", "normal" or "constant".
       numbers: Its bounds; its mean and standard deviation; its value.
       width: Entries of a row.
+
+    Attributes:
+      key: int32 [2].
     """
 
     def __init__(self, law: str, numbers: tuple[float, ...], width: int):
         self._law, self._numbers, self._width = law, numbers, width
+        self.key = np.frombuffer(os.urandom(8), np.int32)
 
     @classmethod
     def of(cls, initializer: Any, width: int) -> InitialRows | None:
@@ -37,8 +45,8 @@ class InitialRows:
             return cls("uniform", (config["minval"], config["maxval"]), width)
         if name == "RandomNormal":
             return cls("normal", (config["mean"], config["stddev"]), width)
-        if name == "Constant":
-            return cls("constant", (config["value"],), width)
+        if name == "Constant" and np.ndim(initializer.value) == 0:
+            return cls("constant", (float(initializer.value),), width)
         if name in ("Zeros", "Ones"):
             return cls("constant", (float(name == "Ones"),), width)
         return None
@@ -53,15 +61,16 @@ class InitialRows:
             return first + (second - first) * uniform
         return first + second * math.sqrt(2) * tf.math.erfinv(2 * uniform - 1)
 
-    def fill(self, table: tf.Variable, key: tf.Tensor) -> None:
-        """Writes all rows of a table, some at a time."""
-        if self._law == "constant":
-            return
-        for begin in range(0, table.shape[0], _CHUNK):
-            ids = tf.range(begin, min(begin + _CHUNK, table.shape[0]))
-            tf.raw_ops.ResourceScatterUpdate(
-                resource=table.handle, indices=ids, updates=self.rows(ids, key)
-            )
+    def __call__(
+        self, shape: Sequence[int], dtype: Any = None, **options: Any
+    ) -> np.ndarray:
+        """All rows of a table, as its key makes them."""
+        rows, width = shape
+        table = np.empty([rows, width], np.float32)
+        for begin in range(0, rows, _CHUNK):
+            ids = tf.range(begin, min(begin + _CHUNK, rows))
+            table[begin : begin + _CHUNK] = self.rows(ids, self.key)
+        return table
 
     def _uniform(self, ids: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
         """Numbers between 0 and 1."""
@@ -70,11 +79,6 @@ class InitialRows:
         words = tf.cast(ids, tf.uint32)[..., tf.newaxis]
         words = _mixed(_mixed(words + low) + columns + high)
         return _fractions(words)
-
-
-def public_key() -> np.ndarray:
-    """A new key; not a secret one, the same law for everybody."""
-    return np.frombuffer(os.urandom(8), np.int32)
 
 
 def _fractions(words: tf.Tensor) -> tf.Tensor:

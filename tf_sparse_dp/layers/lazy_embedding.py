@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_sparse_dp.layers.denoising import Denoising
-from tf_sparse_dp.layers.initial_rows import InitialRows, public_key
+from tf_sparse_dp.layers.initial_rows import InitialRows
 from tf_sparse_dp.layers.lazy_variable import LazyVariable, lazy_variable
 from tf_sparse_dp.layers.pending_noise import PendingNoise
 
@@ -97,8 +97,17 @@ class LazyRows:
     def build(self, input_shape: Any = None) -> None:
         if getattr(self, "built", False):
             return
-        with tf.init_scope(), tf.variable_creator_scope(_lazy):
-            super().build(input_shape)  # type: ignore[misc]
+        given = self.embeddings_initializer  # type: ignore[has-type]
+        initial = None
+        if self.denoise:
+            initial = InitialRows.of(given, self.output_dim)  # type: ignore[attr-defined]
+        # Under this name Keras finds it; a saved table may come in its place.
+        self.embeddings_initializer = given if initial is None else initial
+        try:
+            with tf.init_scope(), tf.variable_creator_scope(_lazy):
+                super().build(input_shape)  # type: ignore[misc]
+        finally:
+            self.embeddings_initializer = given
         table = lazy_variable(self.embeddings)  # type: ignore[attr-defined]
         if table is None:
             strategy = type(tf.distribute.get_strategy()).__name__
@@ -110,28 +119,22 @@ class LazyRows:
         table.noise = PendingNoise(table)
         if self.denoise:
             with tf.init_scope():
-                self._denoising = table.denoising = self._built_denoising(table)
+                self._denoising = table.denoising = Denoising(
+                    table,
+                    self._kept_initial(table, initial),
+                    self._kept("shrinkage", np.ones([table.shape[1]], "f4")),
+                    self._kept("noise_variance", np.zeros([], "f8")),
+                )
 
-    def _built_denoising(self, table: LazyVariable) -> Denoising:
-        width = table.shape[1]
-        return Denoising(
-            table,
-            self._built_initial(table),
-            self._kept("shrinkage", np.ones([width], np.float32)),
-            self._kept("noise_variance", np.zeros([], np.float64)),
-        )
-
-    def _built_initial(
-        self, table: LazyVariable
+    def _kept_initial(
+        self, table: LazyVariable, initial: InitialRows | None
     ) -> Callable[[tf.Tensor], tf.Tensor]:
-        """Gives rows of the table as it is now."""
-        law = InitialRows.of(self.embeddings_initializer, table.shape[1])  # type: ignore[attr-defined]
-        if law is None:
+        """Gives rows of the table as it was before any training."""
+        if initial is None:
             copy = self._kept("initial", table.numpy())
             return lambda ids: tf.gather(tf.convert_to_tensor(copy), ids)
-        key = self._kept("initial_key", public_key())
-        law.fill(table, tf.convert_to_tensor(key))
-        return lambda ids: law.rows(ids, tf.convert_to_tensor(key))
+        key = self._kept("initial_key", initial.key)
+        return lambda ids: initial.rows(ids, tf.convert_to_tensor(key))
 
     def _kept(self, name: str, value: np.ndarray) -> Any:
         """A weight that is saved with the layer and that nothing trains."""

@@ -95,7 +95,7 @@ class PendingNoise:
         with tf.control_dependencies([room]):
             step = tf.identity(self._step)
             place = (step + 1) % self._capacity
-            total = self._sum(step) + stddev**2
+            total = _sum_up(self._sum(step), stddev**2)
             before = tf.identity(self._grid)
         finer = _grid(tf.cast(stddev, tf.float32))
         # A step without noise, as of a rate of 0, says nothing of others' grid.
@@ -170,7 +170,16 @@ class PendingNoise:
 
     def forget(self) -> None:
         """For a table whose values have just been replaced by others."""
-        self._base.assign(self._step)
+        step = tf.identity(self._step)
+        total, grid = self._sum(step), tf.identity(self._grid)
+        # A learning rate that was no number is forgotten as well.
+        tf.raw_ops.ResourceScatterUpdate(
+            resource=self._sums.handle,
+            indices=[step % self._capacity],
+            updates=[tf.where(tf.math.is_finite(total), total, 0.0)],
+        )
+        self._grid.assign(tf.where(tf.math.is_finite(grid), grid, 0.0))
+        self._base.assign(step)
 
     @property
     def _chunk(self) -> int:
@@ -283,10 +292,23 @@ def _distinct(ids: tf.Tensor, rows: int) -> tuple[tf.Tensor, tf.Tensor | None]:
     return ids, tf.gather(firsts, number)
 
 
+def _sum_up(total: tf.Tensor, more: tf.Tensor) -> tf.Tensor:
+    """A sum from which, less the total, there remains what was added.
+
+    Else a small step after many large ones would add nothing, and its noise
+    would never be drawn.
+    """
+    added = total + more
+    above = tf.math.nextafter(added, tf.constant(math.inf, added.dtype))
+    return tf.where(added - total < more, above, added)
+
+
 def _grid(stddev: tf.Tensor) -> tf.Tensor:
     """A power of two near stddev/4096: its exponent, without its digits."""
     exponent = tf.bitcast(stddev, tf.int32) & 0x7F800000
-    return tf.bitcast(exponent, tf.float32) * 2.0**-12
+    grid = tf.bitcast(exponent, tf.float32) * 2.0**-12
+    # Numbers that are divided by a smaller one would be infinite.
+    return tf.where(grid > 0, tf.maximum(grid, 2.0**-100), grid)
 
 
 def _rounded(values: tf.Tensor, grid: tf.Tensor) -> tf.Tensor:
