@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tf_sparse_dp.accounting.adaptive_plan import AdaptivePlan
 from tf_sparse_dp.errors import PrivacyWarning
+from tf_sparse_dp.layers.lazy_variable import lazy_variable
 from tf_sparse_dp.optimizers.wrapper import PrivateWrapper
 from tf_sparse_dp.sampling.counts import whole_number
 
@@ -94,6 +95,13 @@ class PrivacyBudget(tf.keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         self._optimizer().settle()
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Tables get all their noise; see `layers.LazyEmbedding`."""
+        for variable in self.model.trainable_variables:
+            table = lazy_variable(variable)
+            if table is not None:
+                table.draw_all()
 
     def _pay_ahead(self) -> None:
         steps = getattr(self.model, "steps_per_execution", None)

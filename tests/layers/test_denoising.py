@@ -206,6 +206,7 @@ def test_a_checkpoint_that_was_restored_before_the_layer_was_built(
     saved = tsdp.layers.LazyEmbedding(ROWS, WIDTH, denoise=True)
     saved(tf.range(ROWS))
     table(saved).add(tf.ones([ROWS, WIDTH]), 0.0)
+    kept(saved, "shrinkage").assign(np.full(WIDTH, 0.5, "float32"))
     path = tf.train.Checkpoint(layer=saved).write(tmp_path / "layer")
     restored = tsdp.layers.LazyEmbedding(ROWS, WIDTH, denoise=True)
     if not hasattr(keras, "__version__"):  # Keras 3 restores built layers only.
@@ -249,6 +250,20 @@ def test_without_noise_it_is_plain_sgd() -> None:
         model.fit(data.repeat(5), verbose=0)
         results.append(all_rows(layer))
     np.testing.assert_allclose(*results, rtol=1e-6)
+
+
+def test_a_saved_model_looks_rows_up_as_the_layer_does(
+    tmp_path: pathlib.Path,
+) -> None:
+    made = layer()
+    made(tf.range(ROWS))
+    table(made).add(tf.ones([ROWS, WIDTH]), 0.1)
+    kept(made, "shrinkage").assign(np.full(WIDTH, 0.5, "float32"))
+    model = keras.Sequential([keras.Input((), dtype="int32"), made])
+    tf.saved_model.save(model, str(tmp_path))
+    served = tf.saved_model.load(str(tmp_path)).signatures["serving_default"]
+    (found,) = served(tf.range(ROWS)).values()
+    np.testing.assert_array_equal(found, all_rows(made))
 
 
 @pytest.mark.parametrize("denoise", [True, False])

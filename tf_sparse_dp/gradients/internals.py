@@ -21,7 +21,11 @@ from tensorflow.python.framework.function_def_to_graph import (
 from tensorflow.python.ops import control_flow_util
 from tensorflow.python.saved_model import save_context
 
-_EXPORTS = ("keras.src.export", "tf_keras.src.export")
+_ELSEWHERE = (
+    "keras.src.export",
+    "tf_keras.src.export",
+    "tensorflow.python.data.ops.structured_function",
+)
 
 
 def body(definition: Any) -> tuple[list[Any], list[str]]:
@@ -138,16 +142,17 @@ def is_saved_only() -> bool:
     return not tf.executing_eagerly() and save_context.in_save_context()
 
 
-def is_exported() -> bool:
-    """Whether Keras traces this to export it; it may be run here all the same.
+def is_run_elsewhere() -> bool:
+    """Whether this is traced for Keras' export, or for threads of tf.data.
 
-    Keras says so to nobody, hence the look at who is calling.
+    Neither says so to anybody, hence the look at who is calling. What is traced
+    may still be run in this process.
     """
     if tf.executing_eagerly():
         return False
     frame = inspect.currentframe()
     while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith(_EXPORTS):
+        if frame.f_globals.get("__name__", "").startswith(_ELSEWHERE):
             return True
         frame = frame.f_back
     return False

@@ -80,8 +80,10 @@ class LazyRows:
                 "Expected one of the two: give an initializer that gives these "
                 "weights, or leave denoise out."
             )
+        if not isinstance(denoise, bool):
+            raise TypeError(f"denoise={denoise!r} was given; expected a bool.")
         super().__init__(input_dim, output_dim, *args, **kwargs)  # type: ignore[call-arg]
-        self.denoise = bool(denoise)
+        self.denoise = denoise
         for name, reason in _REFUSED.items():
             value = kwargs.get(name) or getattr(self, name, None)
             if value:
@@ -138,7 +140,7 @@ class LazyRows:
 
     def _kept(self, name: str, value: np.ndarray) -> Any:
         """A weight that is saved with the layer and that nothing trains."""
-        return self.add_weight(  # type: ignore[attr-defined]
+        weight = self.add_weight(  # type: ignore[attr-defined]
             name=name,
             shape=value.shape,
             dtype=str(value.dtype),
@@ -146,6 +148,16 @@ class LazyRows:
             trainable=False,
             **self._not_cast,
         )
+        # Checkpoints of Keras 3 have what is an attribute.
+        setattr(self, f"_kept_{name}", weight)
+        return weight
+
+    def draw_noise(self) -> None:
+        """Draws all noise that rows lack, as whoever reads the table would.
+
+        Takes time in proportion to all rows, if any lacks noise.
+        """
+        lazy_variable(self.embeddings).draw_all()  # type: ignore[attr-defined,union-attr]
 
     def call(self, inputs: Any) -> Any:
         if isinstance(inputs, tf.SparseTensor):

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_sparse_dp.gradients.internals import is_exported, is_saved_only
+from tf_sparse_dp.gradients.internals import is_run_elsewhere, is_saved_only
 from tf_sparse_dp.layers.pending_noise import PendingNoise
 
 # What tf.Variable(...) makes: its name is not public, its class is. In a graph,
@@ -92,13 +92,13 @@ class LazyVariable(_Variable):  # type: ignore[misc]
         # What is saved has all its noise; and it must not hold a key.
         if self.noise is None or is_saved_only():
             return []
-        if is_exported():
+        if is_run_elsewhere():
             return []
         return [self.noise.draw_all() if ids is None else self.noise.draw(ids)]
 
     def _checked(self, values: tf.Tensor) -> tf.Tensor:
         """Values of which a graph that draws nothing must not let all out."""
-        if self.noise is None or is_saved_only() or not is_exported():
+        if self.noise is None or is_saved_only() or not is_run_elsewhere():
             return values
         return self.noise.only_if_none(values)
 

@@ -134,12 +134,12 @@ class PendingNoise:
                 name=PENDING_NOISE,
             )
         if self.exists:
-            ready = _Ready(self._rows)
+            ready, step = _Ready(self._rows), self._step.numpy()
             for begin in range(0, self._rows, self._chunk):
                 end = min(begin + self._chunk, self._rows)
                 self._draw_now(tf.range(begin, end, dtype=tf.int64))
                 ready.tell(end)
-            self._base.assign(self._step)
+            self._base.assign(step)
         return tf.constant(True)
 
     @functools.cached_property
@@ -161,8 +161,10 @@ class PendingNoise:
         check = tf.debugging.assert_equal(
             self._step,
             self._base,
-            "A function that was made to be exported looks up rows that still "
-            "lack their noise. Export it again, or call the model itself.",
+            "A function that was made to be exported, or that a tf.data "
+            "pipeline runs, looks up rows that still lack their noise. Draw it "
+            "first, with LazyEmbedding.draw_noise(); PrivacyBudget() does so "
+            "before evaluation.",
         )
         with tf.control_dependencies(_done(check)):
             nothing = tf.constant(math.nan, values.dtype)
@@ -187,6 +189,7 @@ class PendingNoise:
 
     def _draw_all(self) -> tf.Tensor:
         chunk, count = self._chunk, math.ceil(self._rows / self._chunk)
+        step = tf.identity(self._step)
 
         def body(number: tf.Tensor) -> tuple[tf.Tensor]:
             # The last chunk overlaps the one before: all have the same size.
@@ -199,7 +202,7 @@ class PendingNoise:
             lambda number: number < count, body, (tf.constant(0),)
         )
         with tf.control_dependencies([number]):
-            based = self._base.assign(self._step, read_value=False)
+            based = self._base.assign(step, read_value=False)
         with tf.control_dependencies(_done(based)):
             return tf.constant(True)
 

@@ -18,8 +18,10 @@ _WHY = (
     "linear in the gradient: slots, momentum, decay, clipping and averages "
     "would have to see the noise of rows that nobody reads. Give the tables a "
     "rule of their own, DPSparseOptimizer(..., "
-    "tables=keras.optimizers.SGD(learning_rate)), which leaves the other "
-    "variables to the inner optimizer; or use keras.layers.Embedding."
+    "tables=keras.optimizers.SGD(learning_rate)), or "
+    "tables=tf_sparse_dp.DualAveraging(learning_rate) for layers with "
+    "denoise=True, which leaves the other variables to the inner optimizer; or "
+    "use keras.layers.Embedding."
 )
 
 
@@ -105,8 +107,9 @@ class TableRule:
             if self.given is not None:
                 raise ValueError(
                     "tables was given, but the model has no table of "
-                    "tf_sparse_dp.layers.LazyEmbedding that is trained. Leave "
-                    "it out: the inner optimizer updates all variables."
+                    "tf_sparse_dp.layers.LazyEmbedding that is trained. Use "
+                    "that layer in place of keras.layers.Embedding, or leave "
+                    "tables out: the inner optimizer then updates all."
                 )
             return
         if self.given is None:
@@ -182,10 +185,16 @@ class TableRule:
 
     def _check(self, name: str, optimizer: Any) -> None:
         plain = self._keras.optimizers.SGD
+        if not isinstance(optimizer, self._keras.optimizers.Optimizer):
+            raise TypeError(
+                f"{name} is {optimizer!r}; expected "
+                "keras.optimizers.SGD(learning_rate) of the running Keras, or "
+                "tf_sparse_dp.DualAveraging(learning_rate)."
+            )
         if type(optimizer) is not plain:
             raise ValueError(
-                f"{name} is {type(optimizer).__name__}, but the model has "
-                f"tables of LazyEmbedding, which need plain SGD. {_WHY}"
+                f"{name} is {type(optimizer).__name__}, but tables of "
+                f"LazyEmbedding need plain SGD. {_WHY}"
             )
         usual = self._usual
         with tf.init_scope():  # It holds values of variables.

@@ -264,6 +264,11 @@ class PrivateWrapper(SavedState):
         return self._private.loss_reduction
 
     @property
+    def tables(self) -> Any:
+        """The rule for tables of `LazyEmbedding`; None without one."""
+        return self._tables.given
+
+    @property
     def examples_per_unit(self) -> int:
         """How many consecutive examples are clipped as one."""
         return self._private.examples_per_unit
