@@ -72,6 +72,7 @@ class TableRule:
         self._keras = keras
         self._inner = inner_optimizer
         self.given = tables
+        self._seen = False
         self._usual = keras.optimizers.SGD().get_config()  # Makes variables.
         if tables is not None and not isinstance(tables, DualAveraging):
             self._check("tables", tables)
@@ -103,8 +104,9 @@ class TableRule:
         Raises:
           ValueError: If not.
         """
+        self._seen = self._seen or bool(tables)  # They may be frozen later.
         if not tables:
-            if self.given is not None:
+            if self.given is not None and not self._seen:
                 raise ValueError(
                     "tables was given, but the model has no table of "
                     "tf_sparse_dp.layers.LazyEmbedding that is trained. Use "
@@ -181,6 +183,8 @@ class TableRule:
             rate, self._keras.optimizers.schedules.LearningRateSchedule
         ):
             rate = rate(self._inner.iterations)
+        elif callable(rate):
+            rate = rate()
         return tf.cast(tf.convert_to_tensor(rate), tf.float32)
 
     def _check(self, name: str, optimizer: Any) -> None:
