@@ -203,7 +203,7 @@ def train(folder: pathlib.Path, kind: str, where: float, size: int) -> None:
     callbacks = [Saving(folder, saving)]
     if kind in WRONG:
         dying = keras.callbacks.LambdaCallback(
-            on_train_batch_end=lambda batch, logs: batch == 10 and die()
+            on_train_batch_end=lambda batch, logs: batch == EVERY and die()
         )
         callbacks.append(dying)
     fit(model, STEPS, *callbacks)
@@ -230,13 +230,13 @@ def steps_taken(folder: pathlib.Path) -> int:
 
 
 def states(folder: pathlib.Path) -> Iterator[tuple[int, str, bool]]:
-    """The first state whose saving began and the last ones, and which ended."""
+    """The last states whose saving began, and whether it ended."""
     begun = [
         (step, FORMATS[step // EVERY % len(FORMATS)])
         for step in range(EVERY, STEPS + 1, EVERY)
         if list(folder.glob(f"{step}.*"))
     ]
-    for step, form in [*begun[:1], *begun[1:][-2:]]:
+    for step, form in begun[-2:]:
         yield step, form, (folder / f"{step}.{form}.done").exists()
 
 
