@@ -336,7 +336,8 @@ def test_exported_functions_read_no_row_that_lacks_noise(
         function = tf.function(way, jit_compile=compiled)
         with monkeypatch.context() as patched:
             patched.setattr(
-                "tf_sparse_dp.layers.lazy_variable.is_exported", lambda: True
+                "tf_sparse_dp.layers.lazy_variable.is_run_elsewhere",
+                lambda: True,
             )
             traced = function.get_concrete_function(tf.range(ROWS))
         rows = traced(tf.range(ROWS))
@@ -358,7 +359,7 @@ def test_exporting_is_noticed(tmp_path: pathlib.Path) -> None:
         def call(self, inputs: Any) -> Any:
             if not tf.executing_eagerly():
                 noticed.append(
-                    internals.is_exported() or internals.is_saved_only()
+                    internals.is_run_elsewhere() or internals.is_saved_only()
                 )
             return inputs
 

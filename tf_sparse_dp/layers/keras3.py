@@ -22,6 +22,10 @@ class LazyEmbedding(LazyRows, keras.layers.Embedding):
 
     _not_cast: ClassVar = {"autocast": False}
 
+    def build(self, input_shape: Any = None) -> None:
+        with _state():
+            super().build(input_shape)
+
     def call(self, inputs: Any) -> Any:
         scope = get_stateless_scope() if in_stateless_scope() else None
         if scope is not None and (
