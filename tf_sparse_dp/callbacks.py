@@ -11,7 +11,7 @@ import tensorflow as tf
 from tf_sparse_dp.accounting.adaptive_plan import AdaptivePlan
 from tf_sparse_dp.errors import PrivacyWarning
 from tf_sparse_dp.layers.lazy_variable import lazy_variable
-from tf_sparse_dp.optimizers.wrapper import PrivateWrapper
+from tf_sparse_dp.optimizers.wrapper import FLOAT16_REFUSAL, PrivateWrapper
 from tf_sparse_dp.sampling.counts import whole_number
 
 # Epsilon is computed at this many points of a plan and rounded up in between.
@@ -112,6 +112,10 @@ class PrivacyBudget(tf.keras.callbacks.Callback):
 
     def _optimizer(self) -> Any:
         optimizer = self.model.optimizer
+        if isinstance(
+            getattr(optimizer, "inner_optimizer", None), PrivateWrapper
+        ):
+            raise ValueError(FLOAT16_REFUSAL)  # Keras put it around ours.
         if not isinstance(optimizer, PrivateWrapper):
             raise TypeError(
                 f"The model's optimizer is {type(optimizer).__name__}; "

@@ -122,9 +122,10 @@ class TableRule:
                 given = "DualAveraging" if averaged else "SGD"
                 raise ValueError(
                     f"{given} was given for '{table.name}', a table of "
-                    f"LazyEmbedding with denoise={not averaged}. Expected "
-                    "DPSparseOptimizer(..., tables=DualAveraging(...)) for "
-                    "layers with denoise=True, and SGD for the others."
+                    f"LazyEmbedding with denoise={not averaged}. One rule is "
+                    "for all tables: expected DPSparseOptimizer(..., "
+                    "tables=DualAveraging(...)) and denoise=True in every "
+                    "layer, or SGD and denoise=True in none."
                 )
 
     def get_config(self) -> dict[str, Any] | None:
