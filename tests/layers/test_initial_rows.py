@@ -29,7 +29,7 @@ def rows(initializer: object, ids: tf.Tensor = IDS) -> np.ndarray:
         (initializers.Ones(), 1.0, 0.0),
         (initializers.Constant(4.0), 4.0, 0.0),
     ],
-    ids=str,
+    ids=["uniform", "moved", "normal", "zeros", "ones", "constant"],
 )
 def test_laws(initializer: object, mean: float, stddev: float) -> None:
     found = rows(initializer)
