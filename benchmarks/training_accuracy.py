@@ -41,6 +41,7 @@ import tf_sparse_dp as tsdp
 keras = tf.keras
 
 FACTORS = 8
+ESTIMATE_EVERY = 10
 NOT_PRIVATE = "not private"
 LAZY = {"lazy noise": False, "denoised sums": True}
 MECHANISMS: dict[str, Callable[[], Any]] = {
@@ -152,8 +153,9 @@ def private(
         )
     tables: Any = None
     if name in LAZY:
-        rule = tsdp.DualAveraging if LAZY[name] else keras.optimizers.SGD
-        tables = rule(rate)
+        tables = keras.optimizers.SGD(rate)
+        if LAZY[name]:
+            tables = tsdp.DualAveraging(rate, estimate_every=ESTIMATE_EVERY)
     return tsdp.DPSparseOptimizer(
         SGD(rate), plan, mechanism=MECHANISMS[name](), tables=tables
     )
