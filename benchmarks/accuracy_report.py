@@ -54,6 +54,13 @@ def best_rate(runs: Sequence[Run]) -> float:
     return float(max(first, key=lambda run: run["auc"])["rate"])
 
 
+def repeated(runs: Sequence[Run]) -> list[Run]:
+    """The runs with those rates that most seeds were tried with."""
+    rates = [run["rate"] for run in runs]
+    most = max(map(rates.count, rates))
+    return [run for run in runs if rates.count(run["rate"]) == most]
+
+
 def mean(runs: Sequence[Run]) -> tuple[float, float]:
     """Mean AUC, and its standard error."""
     values = [run["auc"] for run in runs]
@@ -143,7 +150,7 @@ def _draw(runs: Sequence[Run], path: pathlib.Path) -> None:
             of_name = having(runs, data=data, mechanism=name)
             points = []
             for epsilon in sorted(distinct(of_name, "epsilon")):
-                here = having(of_name, epsilon=epsilon)
+                here = repeated(having(of_name, epsilon=epsilon))
                 points.append(
                     (epsilon, *mean(having(here, rate=best_rate(here))))
                 )
@@ -163,6 +170,9 @@ def _draw(runs: Sequence[Run], path: pathlib.Path) -> None:
                     label=name,
                 )
         top.set(title=data, xscale="log", xlabel="ε", ylabel="AUC")
+        epsilons = distinct(having(runs, data=data), "epsilon")
+        top.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
+        top.minorticks_off()
         bottom.set(
             xscale="log",
             xlabel=f"learning rate, ε = {TUNED_AT:g}",
