@@ -103,11 +103,6 @@ class KeyStream:
         """Whether the keys are reproducible."""
         return self._seed is not None
 
-    @property
-    def variables(self) -> list[tf.Variable]:
-        """What a graph that draws keys captures."""
-        return [self._root, self._count]
-
     def next(self) -> tf.Tensor:
         """The next key. Each run of the traced operation gives another."""
         return fold_in(

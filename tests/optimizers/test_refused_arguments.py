@@ -110,7 +110,7 @@ def test_pure_plans_forbid_fixed_sizes() -> None:
         ({"plan": PLAN}, 2.0**-100),
         (NO_PLAN, 2.0**-100),
     ]:
-        facts = made(**given).private_step.public_facts([], [])
+        facts = made(**given).private_step.public_facts([], [], [])
         assert facts.failure_probability == failure
 
 

@@ -25,7 +25,6 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tf_sparse_dp.gradients.internals import is_compiled
 from tf_sparse_dp.gradients.repeats import repeats_rows
 
 # Up to this many rows per example, comparing all pairs of row ids is cheaper
@@ -43,7 +42,6 @@ _SMALLEST = 1.2e-38  # Smaller numbers may be flushed to zero.
 # be so as well: a weight that undoes them would have lost its digits.
 LARGEST = 2.0**64
 _LONGEST_SUM = 4096
-_MANY = 64  # Entries of one example.
 
 
 class Factor(abc.ABC):
@@ -614,18 +612,7 @@ def _wide(tensor: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
 def _squares(tensor: tf.Tensor) -> tf.Tensor:
     """Squared norms of all that belongs to each example: [B]."""
     axes = list(range(1, tensor.shape.rank))
-    if not axes:
-        return tf.square(tensor)
-    if _many(tensor) and not is_compiled(tf.compat.v1.get_default_graph()):
-        # Squares would be written down first. The root costs a roundoff or
-        # two; XLA does not know it, and has no need of it.
-        return tf.square(tf.math.reduce_euclidean_norm(tensor, axes))
-    return tf.reduce_sum(tf.square(tensor), axes)
-
-
-def _many(tensor: tf.Tensor) -> bool:
-    """Whether it is worth while to spare a pass over the tensor."""
-    return math.prod(size or 1 for size in tensor.shape[1:]) >= _MANY
+    return tf.reduce_sum(tf.square(tensor), axes) if axes else tf.square(tensor)
 
 
 def _row_squares(tensor: tf.Tensor) -> tf.Tensor:

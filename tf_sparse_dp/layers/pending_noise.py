@@ -60,18 +60,6 @@ class PendingNoise:
             self._grid = _variable(tf.constant(0.0))
 
     @property
-    def variables(self) -> list[tf.Variable]:
-        """All that a graph may capture of this."""
-        return [
-            self._first,
-            self._sums,
-            self._step,
-            self._base,
-            self._grid,
-            *self._keys.variables,
-        ]
-
-    @property
     def exists(self) -> tf.Tensor:
         """Whether any row may lack noise."""
         return tf.convert_to_tensor(self._step) > self._base
