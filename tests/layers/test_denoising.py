@@ -176,6 +176,8 @@ def test_training_estimates_as_it_goes_and_survives_saving(
         all_rows(items), initial + found * change, atol=1e-5
     )
 
+    assert "one thread" in str(model.optimizer.privacy_statement())
+
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     again = loaded.get_layer("items")

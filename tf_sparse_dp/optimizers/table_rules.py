@@ -72,7 +72,7 @@ class TableRule:
         self._keras = keras
         self._inner = inner_optimizer
         self.given = tables
-        self._seen = False
+        self.seen = False  # Such tables, by a step that was traced.
         self._usual = keras.optimizers.SGD().get_config()  # Makes variables.
         if tables is not None and not isinstance(tables, DualAveraging):
             self._check("tables", tables)
@@ -104,9 +104,9 @@ class TableRule:
         Raises:
           ValueError: If not.
         """
-        self._seen = self._seen or bool(tables)  # They may be frozen later.
+        self.seen = self.seen or bool(tables)  # They may be frozen later.
         if not tables:
-            if self.given is not None and not self._seen:
+            if self.given is not None and not self.seen:
                 raise ValueError(
                     "tables was given, but the model has no table of "
                     "tf_sparse_dp.layers.LazyEmbedding that is trained. Use "

@@ -57,6 +57,11 @@ _ASSUMPTIONS = (
     "rounding.",
 )
 
+_LAZY_TABLES = (
+    "Tables of LazyEmbedding, which lack noise in memory until they are read, "
+    "are read by way of their layer or variable, and by one thread at a time."
+)
+
 
 class PrivateWrapper(SavedState):
     r"""Trains any Keras model privately, with any Keras optimizer inside.
@@ -383,6 +388,7 @@ class PrivateWrapper(SavedState):
             seeded=step.was_seeded,
             extra_assumptions=(
                 *_assumptions(step.declared_rules),
+                *((_LAZY_TABLES,) if self._tables.seen else ()),
                 *step.mechanism.assumptions,
             ),
             spent_before=step.mechanism.spent_before,
