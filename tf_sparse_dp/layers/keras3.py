@@ -42,15 +42,15 @@ class LazyEmbedding(LazyRows, keras.layers.Embedding):
     def quantize(self, mode: Any = None, *args: Any, **kwargs: Any) -> None:
         raise ValueError(
             f"LazyEmbedding '{self.name}' was to be quantized ({mode}); "
-            "expected float32, in which noise is drawn. Load the saved weights "
-            "into keras.layers.Embedding, and quantize that."
+            "expected float32, in which noise is drawn. Give its rows to a "
+            "keras.layers.Embedding by set_weights, and quantize that."
         )
 
     def enable_lora(self, rank: Any, *args: Any, **kwargs: Any) -> None:
         raise ValueError(
             f"enable_lora({rank!r}) was called on LazyEmbedding '{self.name}', "
-            "which has noise on the rows of one table. Load the saved weights "
-            "into keras.layers.Embedding for low-rank updates."
+            "which has noise on the rows of one table. Give its rows to a "
+            "keras.layers.Embedding by set_weights for low-rank updates."
         )
 
     # Keras' own layer saves nothing but its table.
