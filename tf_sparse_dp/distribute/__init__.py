@@ -1,0 +1,1 @@
+"""Private steps on several replicas at once."""
