@@ -23,7 +23,7 @@ $(shell rm -f $(READY))
 endif
 endif
 
-.PHONY: help demo test lint format bench bench-mechanisms bench-errors bench-scaling bench-accuracy lanes agreement clean
+.PHONY: help demo test lint format bench bench-mechanisms bench-errors bench-scaling bench-scale bench-accuracy lanes agreement tpu-check clean
 help:
 	@echo "make demo    train a private recommender; ARGS='--epsilon 8' passes options"
 	@echo "make test    the tests on Keras 3 and on tf-keras, and the examples in docstrings"
@@ -32,10 +32,12 @@ help:
 	@echo "make bench   what a private step costs over an ordinary one"
 	@echo "make bench-mechanisms   what a release of a large table costs, sparse and dense"
 	@echo "make bench-scaling   what a private step costs as a table grows to 10^8 rows"
+	@echo "make bench-scale   what it would cost up to 10^12 parameters and 4,096 chips, on paper"
 	@echo "make bench-errors   how far private sums are from the exact ones"
 	@echo "make bench-accuracy   how well models do that were trained privately; takes hours on real data"
 	@echo "make lanes   a short test on the oldest TensorFlow and the newest dp-accounting"
 	@echo "make agreement   whether jax_privacy calibrates noise, steps and batch sizes as we do"
+	@echo "make tpu-check   whether private steps compile for TPUs, without a TPU; downloads 3 GB"
 	@echo "make clean   remove what the other targets made"
 
 $(READY): $(METADATA)
@@ -81,6 +83,9 @@ bench-errors: $(READY)
 bench-scaling: $(READY)
 	$(BIN)/python benchmarks/scaling.py $(ARGS)
 
+bench-scale: $(READY)
+	$(BIN)/python -m benchmarks.scale $(ARGS)
+
 bench-accuracy: $(READY)
 	$(BIN)/python benchmarks/training_accuracy.py $(ARGS)
 
@@ -113,6 +118,35 @@ lanes: $(LANES:%=.lanes/%/.ready) .lanes/jax_privacy/.ready
 
 agreement: $(READY) .lanes/jax_privacy/.ready
 	$(BIN)/python benchmarks/agreement.py ours | .lanes/jax_privacy/bin/python benchmarks/agreement.py jax_privacy
+
+# Lowered for TPUs by one environment, compiled for them by another, and run on
+# the CPU for comparison. The libtpu that TensorFlow asks for is not its own: the
+# newest ends the process when it is loaded. Nothing here needs it.
+.lanes/tensorflow_tpu/.ready: Makefile
+	@echo "Setting up $(@D)"
+	@$(PYTHON) -m venv --clear $(@D)
+	@$(@D)/bin/python -m pip install -q tensorflow-tpu==2.20.0 'dp-accounting>=0.4.3,<0.7' 'scipy>=1.9'
+	@$(@D)/bin/python -m pip uninstall -q -y libtpu
+	@touch $@
+
+.lanes/jax_tpu/.ready: Makefile
+	@echo "Setting up $(@D)"
+	@$(PYTHON) -m venv --clear $(@D)
+	@$(@D)/bin/python -m pip install -q 'jax[tpu]==0.10.2'
+	@touch $@
+
+# Compilers take one core each; the programs are run on the CPU beside them.
+# With ARGS=--all also what takes longer: docs/tpu.md has what came out.
+TPU_PROGRAMS := .lanes/tpu_programs
+tpu-check: $(READY) .lanes/tensorflow_tpu/.ready .lanes/jax_tpu/.ready
+	rm -rf $(TPU_PROGRAMS)
+	.lanes/tensorflow_tpu/bin/python -m tools.tpu_check.lower $(TPU_PROGRAMS) $(ARGS)
+	@.lanes/jax_tpu/bin/python -m tools.tpu_check.compile $(TPU_PROGRAMS) & compiling=$$!; \
+	failed=0; \
+	$(BIN)/python -m tools.tpu_check.ordinary $(TPU_PROGRAMS) || failed=1; \
+	.lanes/jax_tpu/bin/python -m tools.tpu_check.execute $(TPU_PROGRAMS) || failed=1; \
+	wait $$compiling || failed=1; \
+	exit $$failed
 
 clean:
 	rm -rf .venv .lanes build demo *.egg-info .pytest_cache .mypy_cache .ruff_cache

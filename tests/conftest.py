@@ -63,6 +63,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how many trainings to kill",
     )
     parser.addoption(
+        "--worker-kills",
+        type=int,
+        default=3,
+        help="how often to kill one of the workers of a job",
+    )
+    parser.addoption(
         "--data",
         type=pathlib.Path,
         help="a file of real visits for the test of retrieval, as "

@@ -1,9 +1,9 @@
 """The direction of imports, read off the syntax tree of every file.
 
-errors, random_keys <- random_tails
-  <- sampling, gradients, accounting <- mechanisms
+errors, local_variable <- random_keys <- random_tails, exact_draws, object_names
+  <- sampling, gradients, accounting <- mechanisms, distribute
   <- optimizers, layers, convex, mean_estimation
-  <- distribute, integrations, callbacks, cli
+  <- integrations, callbacks, private_selection, cli
 """
 
 from __future__ import annotations
@@ -18,17 +18,20 @@ pytestmark = [pytest.mark.once]
 PACKAGE = pathlib.Path(__file__).parent.parent / "tf_sparse_dp"
 
 RANKS = (
-    ("errors", "version", "random_keys"),
-    ("random_tails",),
+    ("errors", "version", "local_variable"),
+    ("random_keys",),
+    ("random_tails", "exact_draws", "object_names"),
     ("sampling", "gradients", "accounting", "theory"),
-    ("mechanisms",),
+    ("mechanisms", "distribute"),
     ("optimizers", "layers", "convex", "mean_estimation"),
     ("traced_step", "numerical"),
     ("probe",),
     (
-        "distribute",
         "integrations",
         "callbacks",
+        "iterates",
+        "private_selection",
+        "selected_models",
         "cli",
         "explanation",
         "separability",
@@ -38,9 +41,18 @@ RANKS = (
 )
 RANK = {part: rank for rank, parts in enumerate(RANKS) for part in parts}
 # Neighbours of one rank may know each other only from here upwards.
-FIRST_SOCIABLE_RANK = 4
+FIRST_SOCIABLE_RANK = 5
 
-TENSORFLOW_FREE = {"accounting", "theory", "errors", "version"}
+TENSORFLOW_FREE = {
+    "accounting",
+    "theory",
+    "errors",
+    "version",
+    "exact_draws",
+    "object_names",
+    "private_selection",
+    "selected_models",
+}
 TENSORFLOW = {"tensorflow", "keras", "tf_keras", "tensorflow_privacy"}
 
 

@@ -51,7 +51,14 @@ def test_the_wheel_is_described(wheel: zipfile.ZipFile) -> None:
     assert f"\nVersion: {tf_sparse_dp.__version__}\n" in metadata
     assert "\nRequires-Python: >=3.10\n" in metadata
     extras = set(re.findall(r"^Provides-Extra: (\w+)$", metadata, re.M))
-    assert extras == {"privacy", "recommenders", "demo", "test", "dev"}
+    assert extras == {
+        "privacy",
+        "recommenders",
+        "convex",
+        "demo",
+        "test",
+        "dev",
+    }
     assert any(n.endswith("/LICENSE") for n in wheel.namelist())
 
 

@@ -134,7 +134,7 @@ def _from_bits(
     monkeypatch: pytest.MonkeyPatch, high: int, low: int, turn: int
 ) -> np.ndarray:
     """What `normal` makes of given random bits."""
-    _set_words(monkeypatch, high, low, turn)
+    _set_words(monkeypatch, low, high, turn)
     return normal([2], tf.constant(KEY)).numpy()
 
 
@@ -166,7 +166,7 @@ def test_the_reach(
         probability,
         rtol=9 * 2.0**-24 * max(1.0, -2 * np.log(probability)),
     )
-    assert found[1] == 0
+    assert abs(found[1]) < 1e-6
 
 
 def test_the_reach_is_past_that_of_tensorflow(

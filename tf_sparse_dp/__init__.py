@@ -1,9 +1,10 @@
 """Private training of recommenders with large embedding tables, in Keras."""
 
-from tf_sparse_dp import integrations, layers, rules
+from tf_sparse_dp import convex, integrations, layers, rules, theory
 from tf_sparse_dp.accounting import (
     ApproxDpEvent,
     ApproxDPFilter,
+    BiasReducedBudget,
     FailingDpEvent,
     Ledger,
     LedgerFile,
@@ -15,10 +16,12 @@ from tf_sparse_dp.accounting import (
     PrivacyStatement,
     PublicMixtureDpEvent,
     RenyiFilter,
+    SelectionPlan,
     SharedBudget,
     ZcdpFilter,
     batch_size_for_budget,
     noise_for_budget,
+    selection_budget,
     steps_for_budget,
 )
 from tf_sparse_dp.callbacks import PrivacyBudget
@@ -34,8 +37,14 @@ from tf_sparse_dp.gradients.per_example import (
     PerExampleGradients,
     per_example_gradients,
 )
+from tf_sparse_dp.iterates import (
+    AverageIterate,
+    ProjectedIterate,
+    RandomIterate,
+)
 from tf_sparse_dp.mean_estimation import PrivateMean, private_mean
 from tf_sparse_dp.mechanisms import (
+    BiasReduction,
     CompressedSensing,
     FrequencySelection,
     Gaussian,
@@ -45,7 +54,9 @@ from tf_sparse_dp.mechanisms import (
     Threshold,
 )
 from tf_sparse_dp.optimizers import DPSparseOptimizer, DualAveraging
+from tf_sparse_dp.private_selection import SelectionResult, private_selection
 from tf_sparse_dp.sampling import (
+    BiasReducedSampling,
     EpochSampling,
     PoissonSampling,
     RandomAccess,
@@ -58,6 +69,10 @@ from tf_sparse_dp.version import __version__
 __all__ = [
     "ApproxDPFilter",
     "ApproxDpEvent",
+    "AverageIterate",
+    "BiasReducedBudget",
+    "BiasReducedSampling",
+    "BiasReduction",
     "BudgetExhausted",
     "CompressedSensing",
     "DPSparseOptimizer",
@@ -84,10 +99,14 @@ __all__ = [
     "PrivacyStatement",
     "PrivacyWarning",
     "PrivateMean",
+    "ProjectedIterate",
     "Projection",
     "PublicMixtureDpEvent",
     "RandomAccess",
+    "RandomIterate",
     "RenyiFilter",
+    "SelectionPlan",
+    "SelectionResult",
     "SeparabilityReport",
     "SharedBudget",
     "Threshold",
@@ -97,12 +116,16 @@ __all__ = [
     "__version__",
     "batch_size_for_budget",
     "check_separable",
+    "convex",
     "explain",
     "integrations",
     "layers",
     "noise_for_budget",
     "per_example_gradients",
     "private_mean",
+    "private_selection",
     "rules",
+    "selection_budget",
     "steps_for_budget",
+    "theory",
 ]

@@ -59,9 +59,10 @@ class PrivacyBudget(tf.keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         optimizer = self._optimizer()
         optimizer.protect(self.model)
+        strategy = getattr(self.model, "distribute_strategy", None)
+        optimizer.agree(strategy)
         self._pay_ahead()
-        if optimizer.compositions_left == 0:
-            optimizer.check_next()
+        optimizer.check_together(strategy)
 
     def on_epoch_begin(
         self, epoch: int, logs: dict[str, Any] | None = None
@@ -107,7 +108,8 @@ class PrivacyBudget(tf.keras.callbacks.Callback):
         steps = getattr(self.model, "steps_per_execution", None)
         if steps is None:  # tf-keras
             steps = getattr(self.model, "_steps_per_execution", None)
-        steps = 1 if steps is None else int(steps)
+        # A variable of tf-keras, with copies under a strategy.
+        steps = 1 if steps is None else int(tf.convert_to_tensor(steps))
         self._optimizer().pay_ahead(steps, self._block)
 
     def _optimizer(self) -> Any:

@@ -7,16 +7,21 @@ of the object that holds it draws a root of its own.
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from tf_sparse_dp.local_variable import TPU_STRATEGIES, local_variable
+
 # XLA and TPUs have other default generators; the same one everywhere.
 _PHILOX = tf.random.Algorithm.PHILOX.value
 _SCRAMBLER = np.array([0x02461E293EC8F720], np.uint64)
+_BLOCK = 16  # Bytes that Philox makes of one counter.
+_PIECE = 2**18  # Numbers that are drawn at once on a TPU.
 
 
 def fold_in(key: tf.Tensor, data: tf.Tensor | int) -> tf.Tensor:
@@ -46,23 +51,45 @@ def random_bits(
         dtype=tf.uint64,
     )
     own, upper = tf.split(scrambled, 2)
-    return tf.raw_ops.StatelessRandomUniformFullIntV2(
-        shape=shape,
-        key=own,
-        counter=tf.concat([np.zeros(1, np.uint64), upper], 0),
-        alg=_PHILOX,
-        dtype=dtype,
+
+    def bits(
+        shape: Sequence[int | tf.Tensor], start: np.ndarray | tf.Tensor
+    ) -> tf.Tensor:
+        return tf.raw_ops.StatelessRandomUniformFullIntV2(
+            shape=shape,
+            key=own,
+            counter=tf.concat([[start], upper], 0),
+            alg=_PHILOX,
+            dtype=dtype,
+        )
+
+    on_tpu = isinstance(tf.distribute.get_strategy(), TPU_STRATEGIES)
+    if on_tpu and all(isinstance(size, int) for size in shape):
+        size = math.prod(shape)  # type: ignore[arg-type]
+        if size > _PIECE:
+            return tf.reshape(_in_pieces(bits, size, dtype), shape)
+    return bits(shape, np.uint64(0))
+
+
+def _in_pieces(
+    bits: Callable[..., tf.Tensor], size: int, dtype: tf.DType
+) -> tf.Tensor:
+    """The same numbers, drawn one piece after another.
+
+    XLA lays Philox's blocks out as rows of four words, which TPUs fill up to
+    128: all at once take 32 times the memory that the numbers take.
+    """
+    starts = np.arange(-(-size // _PIECE), dtype=np.uint64)
+    pieces = tf.map_fn(
+        lambda start: bits([_PIECE], start),
+        tf.constant(starts * np.uint64(_PIECE * dtype.size // _BLOCK)),
+        fn_output_signature=dtype,
     )
+    return tf.reshape(pieces, [-1])[:size]
 
 
-# What tf.Variable(...) makes: its name is not public, its class is. In a graph,
-# since the first eager operation ends the time to choose threads and devices.
-with tf.Graph().as_default():
-    _Variable: Any = type(tf.Variable(0))
-
-
-class _Secret(_Variable):  # type: ignore[misc]
-    """A variable that is in no file."""
+class _InNoFile:
+    """What a variable has to be that must not be saved."""
 
     def _refused(self, *args: Any, **kwargs: Any) -> Any:
         raise RuntimeError(
@@ -72,8 +99,24 @@ class _Secret(_Variable):  # type: ignore[misc]
             "exported, not before."
         )
 
+    def __repr__(self) -> str:
+        return "<a key of noise>"
+
     _serialize_to_tensors = _export_to_saved_model_graph = _refused
-    _gather_saveables_for_checkpoint = __deepcopy__ = __reduce__ = _refused
+    _gather_saveables_for_checkpoint = _copy_trackable_to_cpu = _refused
+    __copy__ = __deepcopy__ = __reduce__ = _refused
+
+
+def _secret(value: np.ndarray, name: str) -> tf.Variable:
+    """A variable that is in no file, and neither are its copies on a TPU."""
+    variable: Any = local_variable(value, name=name)
+    for part in (variable, *getattr(variable, "values", ())):
+
+        class Secret(_InNoFile, type(part)):  # type: ignore[misc]
+            """A variable that is in no file."""
+
+        part.__class__ = Secret
+    return variable
 
 
 class KeyStream:
@@ -92,16 +135,18 @@ class KeyStream:
             root = np.frombuffer(os.urandom(16), np.int64)
         else:
             root = np.array([seed, 0], np.int64)
-        with tf.init_scope():
-            self._root = _Secret(root, trainable=False, name="noise_root")
-            self._count = tf.Variable(
-                0, dtype=tf.int64, trainable=False, name="noise_count"
-            )
+        self._root = _secret(root, "noise_root")
+        self._count = local_variable(0, name="noise_count", dtype=tf.int64)
 
     @property
     def seeded(self) -> bool:
         """Whether the keys are reproducible."""
         return self._seed is not None
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """The root, which is secret, and the number of keys so far."""
+        return [self._root, self._count]
 
     def next(self) -> tf.Tensor:
         """The next key. Each run of the traced operation gives another."""

@@ -249,10 +249,11 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
     freeze(monkeypatch, PATH)
     monkeypatch.setattr(
         gaussian,
-        "with_noise",
-        lambda total, key, stddev: (
+        "with_noise_together",
+        lambda totals, key, stddev: [
             total + tf.cast(stddev * dense_pattern(total.shape), total.dtype)
-        ),
+            for total in totals
+        ],
     )
 
 

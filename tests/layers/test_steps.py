@@ -232,7 +232,8 @@ def test_refused_steps_owe_nothing_and_write_nothing() -> None:
     model, table = scorer(
         tsdp.DPSparseOptimizer(keras.optimizers.SGD(0.1), plan)
     )
-    taken = list(sampling.dataset((IDS, LABELS)))
+    with pytest.warns(tsdp.PrivacyWarning):  # One in 50 would be empty.
+        taken = list(sampling.dataset((IDS, LABELS), seed=0))
     for batch in taken:
         model.train_on_batch(*batch)
     assert steps_of(table) == 2
@@ -352,3 +353,46 @@ def test_explain_and_check_know_the_layer() -> None:
     assert tsdp.check_separable(model, batch).separable
     model.compile(optimizer=private(keras.optimizers.Adam(0.1)), loss="mse")
     assert "need plain SGD" in str(tsdp.explain(model, batch))
+
+
+class Shifted(keras.Model):
+    """A table and a shift; for linear losses, gradients depend on neither."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = tsdp.layers.LazyEmbedding(
+            ROWS, 1, embeddings_initializer="ones"
+        )
+        self.shift = layers.Dense(1, use_bias=False, kernel_initializer="ones")
+
+    def call(self, ids: Any, training: bool = False) -> Any:
+        table = tf.reduce_sum(self.table(ids), 1)
+        return table + self.shift(tf.ones_like(table))
+
+
+def test_decay_and_averages_of_the_others_leave_tables_alone() -> None:
+    """Beside a rule for tables, the inner optimizer is for the others."""
+    found = []
+    for inner in (
+        keras.optimizers.SGD(0.1),
+        keras.optimizers.AdamW(0.1, weight_decay=0.5),
+        keras.optimizers.SGD(
+            0.1, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=1
+        ),
+    ):
+        model = Shifted()
+        model(IDS)
+        optimizer = private(
+            inner, tables=keras.optimizers.SGD(0.3), noise_multiplier=0.0
+        )
+        model.compile(
+            optimizer, loss=lambda labels, scores: (labels * scores)[:, 0]
+        )
+        model.fit(batches(), verbose=0, shuffle=False)
+        table, shift = model.get_weights()
+        found.append((table, shift.item()))
+    assert found[0][0].min() < 0.95  # It was trained,
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    np.testing.assert_array_equal(found[0][0], found[2][0])
+    np.testing.assert_array_equal(found[0][0][LOOKED_UP:], 1.0)
+    assert len({round(shift, 3) for _, shift in found}) == 3  # as were others.

@@ -399,6 +399,22 @@ def test_a_filter_of_pairs_is_not_for_gaussian_noise() -> None:
         )
 
 
+def test_who_finds_a_filter_spent_is_told_that_others_may_have() -> None:
+    sampling = poisson(3)
+    for budget in (
+        tsdp.RenyiFilter(epsilon=2.0, delta=1e-2),
+        tsdp.RenyiFilter(epsilon=2.0, delta=1e-2).child("one"),
+    ):
+        event = step_event(sampling, 1.0)
+        budget.spend(event, budget.affordable(event, 1000))
+        trained = model(budget, sampling=sampling, noise_multiplier=1.0)
+        with pytest.raises(tsdp.BudgetExhausted) as refused:
+            train(trained, sampling)
+        told = str(refused.value)
+        assert f"{budget.remaining():.3g} of its budget is left" in told
+        assert "has taken 0 steps, and others" in told
+
+
 def test_steps_that_were_not_declared_say_so() -> None:
     sampling = poisson(3)
     other = step_event(sampling, 2.0)

@@ -268,8 +268,14 @@ def test_relations():
     relations = dp_accounting.NeighboringRelation
     zeroed, _ = graph_filter(neighboring_relation=relations.REPLACE_SPECIAL)
     assert bool(zeroed.decide(zeroed.step_cost(None, 20.0)))
+    replaced, _ = graph_filter(neighboring_relation=relations.REPLACE_ONE)
     with pytest.raises(ValueError, match="twice the clip norm"):
-        graph_filter(neighboring_relation=relations.REPLACE_ONE)
+        replaced.step_cost(None, 20.0)
+    # Costs of a table are the filter's own, which count a change of 2C.
+    event, quieter = map(dp_accounting.GaussianDpEvent, (20.0, 10.0))
+    np.testing.assert_allclose(
+        replaced.table([event]), zeroed.table([quieter]), rtol=1e-12
+    )
 
 
 def test_budgets_must_fit():

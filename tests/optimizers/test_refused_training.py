@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -114,52 +111,6 @@ def test_a_loss_scale_around() -> None:
     model = compiled(dense_model(), optimizer=_scaled(optimizer))
     with refused(model, error=ValueError, optimizer=optimizer):
         model.fit(FEATURES, TARGETS, verbose=0)
-
-
-TWO_REPLICAS = """
-import numpy as np
-import tensorflow as tf
-import tf_sparse_dp as tsdp
-
-cpu = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(
-    cpu, [tf.config.LogicalDeviceConfiguration()] * 2
-)
-strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-with strategy.scope():
-    layers = [tf.keras.Input((4,)), tf.keras.layers.Dense(1)]
-    model = tf.keras.Sequential(layers)
-    optimizer = tsdp.DPSparseOptimizer(
-        tf.keras.optimizers.SGD(0.1),
-        noise_multiplier=1.0,
-        expected_batch_size=8,
-    )
-    model.compile(optimizer=optimizer, loss="mse")
-before = model.get_weights()
-try:
-    model.fit(np.ones([8, 4], "f"), np.ones([8, 1], "f"), verbose=0)
-except ValueError as error:
-    for text in ("on 2 replicas", "only one replica", "outside of"):
-        assert text in str(error), error
-else:
-    raise AssertionError("trained on two replicas")
-for old, new in zip(before, model.get_weights(), strict=True):
-    np.testing.assert_array_equal(old, new)
-assert optimizer.compositions_spent == 0
-"""
-
-
-@pytest.mark.once
-def test_two_replicas() -> None:
-    # Logical devices can only be made before TensorFlow starts.
-    done = subprocess.run(
-        [sys.executable, "-c", TWO_REPLICAS],
-        capture_output=True,
-        text=True,
-        cwd=pathlib.Path(__file__).parents[2],
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def test_workers_that_are_not_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:

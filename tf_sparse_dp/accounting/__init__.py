@@ -3,6 +3,7 @@
 Nothing here needs TensorFlow.
 """
 
+from tf_sparse_dp.accounting.bias_reduced_sgd import BiasReducedBudget
 from tf_sparse_dp.accounting.dp_events import (
     ApproxDpEvent,
     FailingDpEvent,
@@ -27,6 +28,8 @@ from tf_sparse_dp.accounting.ledger_file import LedgerFile
 from tf_sparse_dp.accounting.ledger_header import LedgerHeader
 from tf_sparse_dp.accounting.odometer import PrivacyOdometer
 from tf_sparse_dp.accounting.plan import PrivacyPlan
+from tf_sparse_dp.accounting.selection import SelectionPlan
+from tf_sparse_dp.accounting.selection_budget import selection_budget
 from tf_sparse_dp.accounting.statement import (
     PrivacyStatement,
     privacy_statement,
@@ -35,6 +38,7 @@ from tf_sparse_dp.accounting.statement import (
 __all__ = [
     "ApproxDPFilter",
     "ApproxDpEvent",
+    "BiasReducedBudget",
     "FailingDpEvent",
     "Ledger",
     "LedgerFile",
@@ -47,10 +51,12 @@ __all__ = [
     "PublicMixtureDpEvent",
     "RenyiFilter",
     "Sampling",
+    "SelectionPlan",
     "SharedBudget",
     "ZcdpFilter",
     "batch_size_for_budget",
     "noise_for_budget",
     "privacy_statement",
+    "selection_budget",
     "steps_for_budget",
 ]

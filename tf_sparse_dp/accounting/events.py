@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import dp_accounting
@@ -14,11 +16,26 @@ NOISES = ("gaussian", "laplace")
 _RELATIONS = {
     "add_or_remove_one": dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
     "zero_out": dp_accounting.NeighboringRelation.REPLACE_SPECIAL,
+    "replace_one": dp_accounting.NeighboringRelation.REPLACE_ONE,
 }
 
 
+class Part(Protocol):
+    """A part of a batch that is drawn without replacement."""
+
+    @property
+    def source_size(self) -> int: ...
+    @property
+    def sample_size(self) -> int: ...
+    @property
+    def uses(self) -> int: ...
+
+
 class StepFacts(Protocol):
-    """What an account needs to know of one step; see `Sampling`."""
+    """What an account needs to know of one step; see `Sampling`.
+
+    Steps may have `parts`, too: see `parts_of`.
+    """
 
     @property
     def sampling_probability(self) -> float | None: ...
@@ -44,7 +61,8 @@ class Sampling(Protocol):
       num_compositions: How often the mechanism is applied to a unit: steps, or
         passes when a unit is in at most one batch of a pass.
       composition_unit: "step" or "pass".
-      neighbouring_relation: "add_or_remove_one" or "zero_out".
+      neighbouring_relation: "add_or_remove_one" or "zero_out"; "replace_one"
+        for steps that have `parts_of` their batches, which are for filters.
       overflow_probability: Upper bound, for each step, on the probability that
         the batch drawn is not the batch used.
       unit: What is protected, in a word.
@@ -88,6 +106,12 @@ def check_sampling(sampling: object) -> None:
         )
     check_run(sampling)
     check_step(sampling, sampling.neighbouring_relation)
+    if parts_of(sampling):
+        raise ValueError(
+            f"sampling is {sampling!r}, whose batches have parts that are "
+            "drawn without replacement; expected none in a plan, which does "
+            "not account for them. Give the optimizer a RenyiFilter."
+        )
 
 
 def check_run(sampling: Any) -> None:
@@ -128,6 +152,20 @@ def check_step(step: StepFacts, relation: str) -> None:
         )
     neighbours = neighbouring_relation(relation)
     probability = step.sampling_probability
+    parts = parts_of(step)
+    replaces = neighbours is dp_accounting.NeighboringRelation.REPLACE_ONE
+    if replaces != bool(parts):
+        raise ValueError(
+            f"sampling has the neighbouring relation {relation!r} and "
+            f"{len(parts)} parts that are drawn without replacement. Expected "
+            "'replace_one' with such parts, as in BiasReducedSampling, and "
+            "'add_or_remove_one' or 'zero_out' without: replacing a unit "
+            "changes a sum by twice the clip norm, which is accounted for in "
+            "parts alone."
+        )
+    if parts:
+        _check_parts(parts, probability)
+        return
     if probability is None:
         return
     if not 0 < probability <= 1:
@@ -146,11 +184,39 @@ def check_step(step: StepFacts, relation: str) -> None:
         )
 
 
+def parts_of(step: Any) -> tuple[Part, ...]:
+    """Parts of the batch, if it consists of parts without replacement.
+
+    Each is drawn independently of the others: a uniform set of `sample_size`
+    out of `source_size` units. A unit of it is in `uses` noisy sums at most,
+    each with noise of its own.
+    """
+    return tuple(getattr(step, "parts", ()))
+
+
+def _check_parts(parts: Sequence[Part], probability: float | None) -> None:
+    if probability is not None:
+        raise ValueError(
+            f"sampling has a sampling_probability, {probability}, and parts "
+            "that are drawn without replacement, expected one of them. Give "
+            "None for the probability: the parts say it."
+        )
+    for part in parts:
+        counts = (part.source_size, part.sample_size, part.uses)
+        whole = all(type(count) is int and count >= 1 for count in counts)
+        if not whole or part.sample_size > part.source_size:
+            raise ValueError(
+                f"sampling has the part {part!r}, expected integers of at "
+                "least 1, and a sample_size of at most source_size."
+            )
+
+
 def neighbouring_relation(name: str) -> dp_accounting.NeighboringRelation:
     """The relation of `dp_accounting` with our name.
 
-    "zero_out" replaces a unit by one whose contribution is zero; everything
-    else, the number of units included, stays as it was.
+    "zero_out" replaces a unit by one whose contribution is zero, "replace_one"
+    by any other; everything else, the number of units included, stays as it
+    was. `check_step` has which samplings it is accounted for.
 
     Raises:
       ValueError: Unknown name.
@@ -183,8 +249,8 @@ def training_event(
 
     **Guarantee**: one unit changes the sum by at most C, under either
     relation: presence adds or removes one clipped vector, zeroing replaces one
-    by zero. (Replacing a unit by another would change it by up to 2C; that
-    relation is not offered.) Without amplification a composition is one *pass*:
+    by zero. (Replacing a unit by another would change it by up to 2C; that is
+    for `parts_event`.) Without amplification a composition is one *pass*:
     its batches are disjoint, so that only one of them sees the unit, and the
     noisy batch sums of the pass are together one release.
 
@@ -214,6 +280,45 @@ def training_event(
     return dp_accounting.SelfComposedDpEvent(event, compositions)
 
 
+def parts_event(
+    parts: Sequence[Part], noise_multiplier: float
+) -> dp_accounting.DpEvent:
+    r"""Noisy sums over parts of a batch, each drawn without replacement.
+
+    **Guarantee**: for units that are replaced. Of the u = `uses` noisy sums
+    that a unit of a part is in, each changes by at most 2C and has Gaussian
+    noise of stddev zC: one Gaussian vector whose mean moves by at most 2C√u,
+    which is replacing a unit under a noise multiplier of z/√u. Parts are drawn
+    independently, so that they compose.
+
+    Example:
+      >>> import types
+      >>> part = types.SimpleNamespace(source_size=9, sample_size=4, uses=4)
+      >>> parts_event([part], 1.0).events[0].event
+      GaussianDpEvent(noise_multiplier=0.5)
+    """
+    return dp_accounting.ComposedDpEvent(
+        [
+            dp_accounting.SampledWithoutReplacementDpEvent(
+                part.source_size,
+                part.sample_size,
+                dp_accounting.GaussianDpEvent(
+                    _divided_by_root(noise_multiplier, part.uses)
+                ),
+            )
+            for part in parts
+        ]
+    )
+
+
+def _divided_by_root(number: float, by: int) -> float:
+    """Divides by the root of an integer, rounded down; exact if it is whole."""
+    root = math.isqrt(by)
+    if root * root == by:
+        return number / root
+    return number / math.sqrt(by) * (1 - 2.0**-51)
+
+
 def step_event(
     sampling: StepFacts,
     *,
@@ -228,12 +333,26 @@ def step_event(
       noise_multiplier: Of the step.
       noise: Of the step.
       release_failure: How likely the release fails.
+
+    Raises:
+      ValueError: The batch has parts, and the noise is not Gaussian.
     """
-    event = training_event(
-        sampling_probability=sampling.sampling_probability,
-        noise_multiplier=noise_multiplier,
-        compositions=1,
-        noise=noise,
-    ).event
+    event: dp_accounting.DpEvent
+    parts = parts_of(sampling)
+    if parts and noise != "gaussian":
+        raise ValueError(
+            f"The noise is {noise!r}, expected 'gaussian': what parts of a "
+            "batch cost that are drawn without replacement is proven for "
+            "Gaussian noise alone."
+        )
+    if parts:
+        event = parts_event(parts, noise_multiplier)
+    else:
+        event = training_event(
+            sampling_probability=sampling.sampling_probability,
+            noise_multiplier=noise_multiplier,
+            compositions=1,
+            noise=noise,
+        ).event
     failure = sampling.overflow_probability + release_failure
     return FailingDpEvent(event, failure) if failure else event

@@ -211,6 +211,12 @@ def batch_size_for_budget(
       >>> plan.sampling.batch_size
       1112
     """
+    if getattr(sampling, "workers", 1) > 1:
+        raise ValueError(
+            f"sampling has workers={sampling.workers}, each of which draws an "  # type: ignore[attr-defined]
+            "equal part of a batch. Ask for workers=1, and make the sampling "
+            "of the largest multiple that is no more than the answer."
+        )
     return _largest(
         "batch size",
         sampling,

@@ -137,8 +137,15 @@ class RenyiPrices(Prices):
         """Of the best of a random number of runs.
 
         A run fails with probability p at most, so one of K does with E[K]·p, K
-        being independent of all. Runs that may reveal all are refused: given
-        that none did, K has another distribution.
+        being independent of all.
+
+        A run that reveals all with probability δ, and is P (for the neighbour
+        P') otherwise, is one of K to do so with probability E[1 - (1-δ)^K],
+        which is at most δ·E[K]. Given that none did, K has probabilities
+        proportional to P(K=k)(1-δ)^k: again the truncated negative binomial
+        distribution of the same shape with 1-γ multiplied by 1-δ, or Poisson's
+        with a mean multiplied by it. Its mean is no larger and its γ no
+        smaller, in which the bounds below are monotone.
         """
         mean = checked_number(event, "mean")
         shape = checked_number(event, "shape")
@@ -147,10 +154,6 @@ class RenyiPrices(Prices):
         # The bound looks for the best of all orders, not only of ours.
         orders = sorted({*self._orders, *range(2, 64), 128, 256, 512})
         run = renyi_prices(tuple(orders), self._relation).cost(event.event)
-        if run.delta > 0:
-            raise UnknownCost(
-                event.event, "it has a delta, which is not proven to repeat."
-            )
         if np.any(np.isinf(run.sizes)):
             return self._flat(math.inf)
         # It takes 1 - e^-ρ for one of its bounds, which loses the digits of
@@ -160,7 +163,11 @@ class RenyiPrices(Prices):
         accountant = _KnownAccountant(orders, self._relation).compose(repeated)
         places = np.searchsorted(orders, self._orders)
         sizes = accountant.rdp[places] * (1 + 1e-5)
-        return Cost(tuple(sizes.tolist()), 0.0, times(mean, run.failure))
+        return Cost(
+            tuple(sizes.tolist()),
+            min(1.0, times(mean, run.delta)),
+            times(mean, run.failure),
+        )
 
     def _mixed(self, weights: Array, sizes: Array) -> Array:
         excess = mixed_excess(weights, sizes, self._orders)

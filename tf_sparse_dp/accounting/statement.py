@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import textwrap
 from typing import Any
-
-import dp_accounting
 
 from tf_sparse_dp.accounting.adaptive_plan import AdaptivePlan, Plan
 from tf_sparse_dp.accounting.calibration import (
@@ -14,6 +11,8 @@ from tf_sparse_dp.accounting.calibration import (
     round_up,
     shown,
 )
+from tf_sparse_dp.accounting.events import parts_of
+from tf_sparse_dp.accounting.wording import conditions, wrapped
 
 _NEIGHBOURS = {
     "add_or_remove_one": (
@@ -23,6 +22,10 @@ _NEIGHBOURS = {
         "the data as it is, and with any one {unit} replaced by one that "
         "contributes nothing to any gradient (zero-out); the number and order "
         "of all others stay the same"
+    ),
+    "replace_one": (
+        "the data as it is, and with any one {unit} replaced by any other "
+        "(replace one); the number and order of all others stay the same"
     ),
 }
 
@@ -66,7 +69,7 @@ class PrivacyStatement:
         can be claimed.
       spent_before: Epsilon and delta that went into the mechanism before
         training; all of the above include it.
-      neighbouring_relation: "add_or_remove_one" or "zero_out".
+      neighbouring_relation: "add_or_remove_one", "zero_out" or "replace_one".
       unit: What one unit is: "example", "user", or "unit" for a group of
         examples that the user has put together.
       examples_per_unit: How many examples a unit has in a batch at most.
@@ -84,6 +87,9 @@ class PrivacyStatement:
       seeded: Whether a fixed seed was used.
       assumptions: What must be true for the claim to hold.
       not_covered: What the claim does not speak of.
+      also_trained: Who else has trained these weights, and is not counted.
+      selected: That it was chosen among several runs, by a private selection
+        whose epsilon and delta these are; else empty.
     """
 
     private: bool
@@ -109,6 +115,8 @@ class PrivacyStatement:
     seeded: bool
     assumptions: tuple[str, ...]
     not_covered: tuple[str, ...]
+    also_trained: tuple[str, ...] = ()
+    selected: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as plain values, for JSON or a model card."""
@@ -126,6 +134,7 @@ class PrivacyStatement:
             lines += [f"- {reason}" for reason in self.reasons]
             if self.epsilon_spent is not None:
                 lines.append(f"Were it not for this: {self._guarantee()}.")
+        lines += [line for line in (self.selected, *self.also_trained) if line]
         if self.neighbouring_relation and self.epsilon_spent is not None:
             neighbours = _NEIGHBOURS[self.neighbouring_relation]
             lines.append(
@@ -174,21 +183,8 @@ class PrivacyStatement:
                 f"for which {round_up(self.failure_charge, 2):g} of delta is "
                 "set aside."
             )
-        for title, entries in (
-            ("This holds if:", self.assumptions),
-            ("Not covered:", self.not_covered),
-        ):
-            if entries:
-                lines += ["", title, *(f"- {entry}" for entry in entries)]
-        return "\n".join(
-            textwrap.fill(
-                line,
-                width=78,
-                break_on_hyphens=False,
-                subsequent_indent="  " if line.startswith("- ") else "",
-            )
-            for line in lines
-        )
+        lines += conditions(self.assumptions, self.not_covered)
+        return wrapped(lines)
 
     def _whole_unit(self) -> str:
         if self.unit == "example":
@@ -219,6 +215,11 @@ class PrivacyStatement:
         ):
             return "epsilon is unknown"
         # Shown rounded up: a statement must not say less than was spent.
+        if self.selected:
+            return (
+                f"epsilon = {shown(self.epsilon)} at delta = "
+                f"{shown(self.delta)}"
+            )
         if self.budget_left is not None:
             return (
                 f"epsilon = {shown(self.epsilon)} at delta = "
@@ -302,7 +303,7 @@ def privacy_statement(
             "known and no epsilon follows. Give the optimizer a PrivacyPlan."
         )
     elif isinstance(plan, AdaptivePlan):
-        if not plan.filter.can_spend(dp_accounting.NoOpDpEvent()):
+        if plan.filter.exceeded:
             reasons.append(f"More was released than {plan.filter!r} pays for.")
     elif noise_multiplier < plan.noise_multiplier:
         reasons.append(
@@ -388,7 +389,14 @@ def privacy_statement(
 
 def _assumptions(plan: Plan, unit: str) -> tuple[str, ...]:
     kinds = plan.kinds if isinstance(plan, AdaptivePlan) else (plan.sampling,)
-    if kinds[0].sampling_probability is None:
+    if parts_of(kinds[0]):
+        batches = (
+            "Every batch was drawn by the plan's own sampling, without "
+            f"replacement: each set of as many {unit}s with the same "
+            "probability, every time, and the rows of a batch were left in "
+            "their order. Shuffled batches do not qualify."
+        )
+    elif kinds[0].sampling_probability is None:
         batches = (
             f"Every {unit} is in at most one batch of a pass, and batches are "
             "formed without regard to the values of the data."

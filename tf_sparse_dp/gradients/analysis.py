@@ -20,6 +20,7 @@ from tf_sparse_dp.gradients.effects import (
     ITERATORS,
     OPTIONALS,
     OUTSIDE,
+    REPLICATED,
 )
 from tf_sparse_dp.gradients.functions import Library
 from tf_sparse_dp.gradients.ragged_inputs import (
@@ -130,6 +131,13 @@ class Analysis:
                 "mixed_bfloat16 or float32, and apply gradients in every step."
             )
         self.operations = ancestors(self.graph, targets)
+        # A replica of a TPU knows the batch by what is handed to it.
+        self._handed_over = {
+            key(tensor)
+            for op in self.graph.get_operations()
+            if op.type == REPLICATED
+            for tensor in op.inputs
+        }
         self._arguments = self._ragged_arguments()
         self.ragged = self._find_ragged(self.operations)
         self.roots = self._find_roots(self.operations)
@@ -221,10 +229,7 @@ class Analysis:
 
     def _find_roots(self, operations: list[tf.Operation]) -> list[tf.Tensor]:
         roots = self._batch_tensors(operations)
-        sources = {
-            "arguments" if root.op.type == "Placeholder" else root.op.name
-            for root in roots
-        }
+        sources = {_source(root.op) for root in roots}
         if len(sources) > 1:
             raise NotSeparableError(
                 "The gradients see more than one batch ("
@@ -238,7 +243,10 @@ class Analysis:
                 "No tensor of a batch reaches the gradients. "
                 "Expected the training step to be traced with the batch as an "
                 "argument or taken from a dataset iterator. Pass the batch "
-                "into the tf.function instead of closing over it."
+                "into the tf.function instead of closing over it. (A data set "
+                "whose last batch may be missing on a replica hides them all "
+                "in a branch: fix the number of rows, and for several workers "
+                "give it no end, with repeat() and steps_per_epoch.)"
             )
         return roots
 
@@ -285,6 +293,7 @@ class Analysis:
             if self._gives_batch(op)
             for output in op.outputs
             if output.dtype != tf.resource
+            and key(output) not in self._handed_over
         ]
 
     def _gives_batch(self, op: tf.Operation) -> bool:
@@ -297,6 +306,8 @@ class Analysis:
             if op.type == "Placeholder":
                 return True
             return _from_outside(op, "IteratorGetNextAsOptional")
+        if op.type == REPLICATED:
+            return all(self._gives_batch(tensor.op) for tensor in op.inputs)
         return any(_from_outside(op, name) for name in ITERATORS)
 
     def _static_batch_size(self) -> int | None:
@@ -334,6 +345,14 @@ class Analysis:
     def _root_type(self, root: tf.Tensor) -> Type:
         if root.dtype == tf.resource:
             return FREE
+        if key(root) in self._handed_over:
+            return Mixed(
+                f"input {root.name} is one replica's part of the batch, and "
+                "gets to the gradients by another way than being handed to "
+                "that replica, so that several could see it",
+                root.op.name,
+                "Compute gradients from the arguments of strategy.run alone.",
+            )
         if root.dtype == tf.variant:
             return Mixed(
                 f"input {root.name} is ragged or sparse, and is not decoded "
@@ -456,6 +475,14 @@ def _equal(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
     sizes = tf.size(one), tf.size(other)
     least = tf.minimum(*sizes)
     return tf.equal(*sizes) & tf.reduce_all(one[:least] == other[:least])
+
+
+def _source(op: tf.Operation) -> str:
+    """Which batch an operation gives a tensor of."""
+    if op.type == REPLICATED:
+        sources = {_source(tensor.op) for tensor in op.inputs}
+        return " and ".join(sorted(sources))
+    return "arguments" if op.type == "Placeholder" else op.name
 
 
 def _from_outside(op: tf.Operation, op_type: str) -> bool:

@@ -85,6 +85,62 @@ def clip_and_sum(
     Returns:
       The clipped sums and the norms.
     """
+    sums, norms = _clipped_sums(
+        factors,
+        clip_norm=clip_norm,
+        scale=scale,
+        valid=valid,
+        norm=norm,
+        parts=[None],
+    )
+    return Clipped(sums[0], norms)
+
+
+def clip_and_sum_parts(
+    factors: Sequence[Factor],
+    parts: Sequence[tf.Tensor],
+    *,
+    clip_norm: float,
+    scale: tf.Tensor | float = 1.0,
+    valid: tf.Tensor | None = None,
+) -> list[list[tf.Tensor | tf.IndexedSlices]]:
+    """Sums as of `clip_and_sum` over several parts of the batch.
+
+    Norms are taken once, whichever parts a unit is in.
+
+    **Guarantee.** That of `clip_and_sum` for each part by itself.
+
+    Args:
+      factors: Terms of units, one factor per variable.
+      parts: Bool tensors, one per unit: which of them are in each part.
+      clip_norm: Largest L2 norm of one unit.
+      scale: Undoes the loss reduction (the batch size for a mean).
+      valid: Bool, one per unit; units with False have no influence.
+
+    Returns:
+      For each part one sum per factor.
+    """
+    sums, _ = _clipped_sums(
+        factors,
+        clip_norm=clip_norm,
+        scale=scale,
+        valid=valid,
+        norm="l2",
+        parts=parts,
+    )
+    return sums
+
+
+def _clipped_sums(
+    factors: Sequence[Factor],
+    *,
+    clip_norm: float,
+    scale: tf.Tensor | float,
+    valid: tf.Tensor | None,
+    norm: str,
+    parts: Sequence[tf.Tensor | None],
+) -> tuple[list[list[tf.Tensor | tf.IndexedSlices]], tf.Tensor]:
+    """Sums over each part (None: over all), and norms before clipping."""
     factors = [factor.compact() for factor in factors]
     scale = tf.cast(scale, tf.float32)
     if norm == "l1":
@@ -101,14 +157,26 @@ def clip_and_sum(
     # A norm of 0 clips to factor 1: the term is zero, whatever its weight.
     shrink = clip_norm / tf.maximum(safe, clip_norm)
     weights = tf.where(counted, shrink, 0.0) * scale
+    own = [
+        weights if part is None else tf.where(part, weights, 0.0)
+        for part in parts
+    ]
     # Guarding against what is not finite costs, and is hardly ever needed.
     sums = tf.cond(
         tf.reduce_all(finite),
-        lambda: [factor.finite_sum(weights) for factor in factors],
-        lambda: [factor.weighted_sum(weights) for factor in factors],
+        lambda: [factor.finite_sum(w) for w in own for factor in factors],
+        lambda: [factor.weighted_sum(w) for w in own for factor in factors],
     )
-    sums = [_shaped(s, f.shape) for s, f in zip(sums, factors, strict=True)]
-    return Clipped(sums, norms)
+    count = len(factors)
+    return [
+        [
+            _shaped(total, factor.shape)
+            for total, factor in zip(
+                sums[start : start + count], factors, strict=True
+            )
+        ]
+        for start in range(0, len(sums), count)
+    ], norms
 
 
 def _euclidean(

@@ -16,9 +16,14 @@ RANDOM = frozenset(
 )
 # Give no example data when their inputs hold none, and may run twice.
 HARMLESS = READS | RANDOM
+# Tell somebody, or stop the step. What they tell is not private, and is no
+# part of a model.
+TELLING = frozenset({"Assert", "PrintV2", "WriteFile"})
 # Hand the batch to the graph.
 ITERATORS = frozenset({"IteratorGetNext", "IteratorGetNextSync"})
 OPTIONALS = frozenset({"OptionalGetValue"})
+# Hands each replica of a TPU its own of the inputs, one for each replica.
+REPLICATED = "TPUReplicatedInput"
 BATCHES = (
     ITERATORS | OPTIONALS | {"IteratorGetNextAsOptional", "OptionalHasValue"}
 )

@@ -25,6 +25,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tf_sparse_dp.gradients.internals import is_compiled
 from tf_sparse_dp.gradients.repeats import repeats_rows
 
 # Up to this many rows per example, comparing all pairs of row ids is cheaper
@@ -179,11 +180,12 @@ class OuterFactor(Factor):
 
         Terms take T I O products, and then their sum is cheap; Gram matrices
         take T² (I + O) on top of the sum. The terms are held if they are not
-        larger than their parts, which can be given up then.
+        larger than their parts, which can be given up then. A single part
+        needs neither.
         """
         _, steps, rows = self.left.shape
         columns = self.right.shape[2]
-        return rows * columns <= steps * (rows + columns)
+        return steps != 1 and rows * columns <= steps * (rows + columns)
 
     @property
     def norms_by(self) -> str:
@@ -228,9 +230,13 @@ class OuterFactor(Factor):
         return self.masked(weights > 0).finite_sum(weights)
 
     def finite_sum(self, weights: tf.Tensor) -> tf.Tensor:
-        right = self.right * _column(weights, self.right)
+        left, right = self.left, self.right
+        if left.shape[2] < right.shape[2]:  # One of them, the cheaper one.
+            left *= _column(weights, left)
+        else:
+            right *= _column(weights, right)
         total = tf.matmul(
-            _rows_of(self.left, self.left.shape[2:]),
+            _rows_of(left, left.shape[2:]),
             _rows_of(right, right.shape[2:]),
             transpose_a=True,
         )
@@ -612,7 +618,13 @@ def _wide(tensor: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
 def _squares(tensor: tf.Tensor) -> tf.Tensor:
     """Squared norms of all that belongs to each example: [B]."""
     axes = list(range(1, tensor.shape.rank))
-    return tf.reduce_sum(tf.square(tensor), axes) if axes else tf.square(tensor)
+    if not axes:
+        return tf.square(tensor)
+    if is_compiled(tf.compat.v1.get_default_graph()):
+        return tf.reduce_sum(tf.square(tensor), axes)
+    # Squares would be written down first. The root costs a roundoff or two; XLA
+    # does not know it, and has no need of it.
+    return tf.square(tf.math.reduce_euclidean_norm(tensor, axes))
 
 
 def _row_squares(tensor: tf.Tensor) -> tf.Tensor:

@@ -60,6 +60,14 @@ def has_outputs(op_type: str) -> bool:
 
 
 @functools.cache
+def may_call(op_type: str) -> bool:
+    """Whether operations of a type can call functions."""
+    op_def = op_def_registry.get(op_type)
+    kinds = ("func", "list(func)")
+    return op_def is None or any(a.type in kinds for a in op_def.attr)
+
+
+@functools.cache
 def may_take_resources(op_type: str) -> bool:
     """Whether operations of a type can have variables or tables as inputs."""
     op_def = op_def_registry.get(op_type)

@@ -19,6 +19,7 @@ from tf_sparse_dp.gradients import internals, state
 from tf_sparse_dp.gradients.ancestry import ancestors
 from tf_sparse_dp.gradients.functions import Library
 from tf_sparse_dp.gradients.rules.registry import mixed
+from tf_sparse_dp.gradients.sinks import check_engines, refused_sink
 from tf_sparse_dp.gradients.sizes import key
 from tf_sparse_dp.gradients.state import Write
 from tf_sparse_dp.gradients.types import FREE, Free, Type
@@ -39,6 +40,7 @@ class ExampleWrite:
       variable: Name of the variable that is written; "" if it has none.
       read: Whether the gradients read it, in this step or in a later one.
       reason: What makes it example data, in words.
+      sink: Whether it goes to something that is no variable or table.
     """
 
     operation: str
@@ -46,9 +48,12 @@ class ExampleWrite:
     variable: str
     read: bool
     reason: str
+    sink: bool = False
 
     def refusal(self) -> NotSeparableError:
         """What is wrong, and what to do."""
+        if self.sink:
+            return refused_sink(self.operation, self.kind, self.reason)
         what = f"variable '{self.variable}'" if self.variable else "variable"
         where = f"operation '{self.operation}', {self.kind}: {self.reason}"
         if self.read:
@@ -84,11 +89,22 @@ def weights_of(model: Any) -> list[Any]:
     Its metrics and its generators of random seeds are not among them.
     """
     metrics = {
-        id(variable.handle)
+        handle
         for metric in model.metrics
         for variable in metric.variables
+        for handle in _handles(variable)
     }
-    return [w for w in model.weights if id(w.handle) not in metrics]
+    return [w for w in model.weights if not metrics & set(_handles(w))]
+
+
+def _handles(variable: Any) -> list[int]:
+    """Identities of what a variable stands for: all its copies, on replicas."""
+    native = variable
+    if not isinstance(native, tf.Variable):  # Of Keras 3.
+        native = getattr(variable, "value", variable)
+    if isinstance(native, tf.distribute.DistributedValues):
+        return [id(copy.handle) for copy in native.values]
+    return [id(variable.handle)]
 
 
 class Memory:
@@ -112,8 +128,10 @@ class Memory:
         Raises:
           NotSeparableError: If the step may write what it learns from examples
             into a variable that the gradients depend on, now or later, or
-            into one of `variables`.
+            into one of `variables`, or to where no variable stands for it.
         """
+        for view in self._views:
+            check_engines(view.graph, view.library)
         for write in self.example_writes(variables):
             raise write.refusal()
 
@@ -145,28 +163,39 @@ class Memory:
     def example_writes(
         self, variables: Iterable[Any] = ()
     ) -> list[ExampleWrite]:
-        """Writes of example data to what gradients read, or to `variables`."""
+        """Writes of example data to what gradients read, or to `variables`.
+
+        And those to what nobody here can look at.
+        """
         read = self._read_by(self._analysis, self._analysis.operations)
         own = {
-            id(variable.handle): getattr(variable, "path", variable.name)
+            handle: getattr(variable, "path", variable.name)
             for variable in variables
+            for handle in _handles(variable)
         }
         kept = set(own)
         names = {
-            id(variable.handle): variable.name
+            handle: variable.name
             for view in self._views
             for variable in view.graph.variables
+            for handle in _handles(variable)
         }
         names.update(own)
         found = []
         for write, reason in self._tainted(read | kept):
             reads = _meet(write.resources, read)
-            if not reads and not _meet(write.resources, kept):
+            sink = write.write.sink
+            if not reads and not sink and not _meet(write.resources, kept):
                 continue  # It matters by way of another variable only.
             name = next((names[r] for r in write.resources if r in names), "")
             found.append(
                 ExampleWrite(
-                    write.write.operation, write.write.kind, name, reads, reason
+                    write.write.operation,
+                    write.write.kind,
+                    name,
+                    reads,
+                    reason,
+                    sink,
                 )
             )
         return found
@@ -186,7 +215,10 @@ class Memory:
                 return [(writes[n], reasons[n]) for n in sorted(reasons)]
 
     def _reaching(self, kept: set[int]) -> list[_Known]:
-        """Writes to what is kept, or to what such writes are computed from."""
+        """Writes to what is kept, or to what such writes are computed from.
+
+        What goes to a sink is kept.
+        """
         kept = set(kept)
         found: list[_Known] = []
         pending = [
@@ -199,7 +231,7 @@ class Memory:
             before = len(found)
             for view, write in pending:
                 resources = self._resources(view, write.handles)
-                if _meet(resources, kept):
+                if write.sink or _meet(resources, kept):
                     behind = self._behind(view, write)
                     found.append(_Known(view, write, resources, behind))
                     kept |= behind

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tf_sparse_dp.errors import NotSeparableError
 from tf_sparse_dp.gradients.analysis import Analysis
 from tf_sparse_dp.gradients.factors import DenseFactor, Factor
+from tf_sparse_dp.gradients.functions import Library
 from tf_sparse_dp.gradients.inlining import inlined
 from tf_sparse_dp.gradients.memory import Memory
 from tf_sparse_dp.gradients.placed import added, placed
@@ -27,6 +28,7 @@ from tf_sparse_dp.gradients.rules.registry import (
     Factors,
 )
 from tf_sparse_dp.gradients.rules.segments import lookup_terms
+from tf_sparse_dp.gradients.sinks import check_engines
 from tf_sparse_dp.gradients.types import Free, Mixed, Ragged, Summed
 
 Gradient: TypeAlias = "tf.Tensor | tf.IndexedSlices | None"
@@ -94,6 +96,8 @@ class Separation:
                 "run_eagerly=True, or put the training step into a "
                 "tf.function."
             )
+        graph = targets[0].graph
+        check_engines(graph, Library(graph))  # Before rules are asked for.
         self.gradients = _without_calls(gradients)
         self.analysis = Analysis(_targets(self.gradients))
         self.batch_size = self.analysis.batch_size

@@ -10,7 +10,8 @@ hold example data is for the caller to say.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -23,6 +24,7 @@ from tf_sparse_dp.gradients.effects import (
     HARMLESS,
     OUTSIDE,
     READS,
+    TELLING,
     is_pending_noise,
     is_private_update,
 )
@@ -42,6 +44,8 @@ class Write:
       values: What is written may depend on these tensors; for a handle, on
         what is stored there.
       hidden: Whether it may depend on something else too.
+      sink: Whether it goes to what has no handle, such as a queue of a device;
+        `handles` are empty then.
     """
 
     operation: str
@@ -49,6 +53,7 @@ class Write:
     handles: tuple[tf.Tensor, ...]
     values: tuple[tf.Tensor, ...]
     hidden: bool = False
+    sink: bool = False
 
 
 def writes(graph: tf.Graph, library: Library) -> list[Write]:
@@ -59,8 +64,7 @@ def writes(graph: tf.Graph, library: Library) -> list[Write]:
     return [
         write
         for op in graph.get_operations()
-        if internals.may_take_resources(op.type)
-        and not _is_private(op.type, op.name)
+        if _may_matter(op.type) and not is_private(op.type, op.name)
         for write in _writes_of(op, library)
     ]
 
@@ -96,8 +100,9 @@ def read_by(operations: Sequence[tf.Operation]) -> set[tuple[str, int]]:
 
 def _writes_of(op: tf.Operation, library: Library) -> Iterator[Write]:
     handles = tuple(x for x in op.inputs if x.dtype == tf.resource)
-    if not handles or op.type in READS | BATCHES:
-        return
+    calls = internals.may_call(op.type)
+    if not handles and not calls and internals.has_outputs(op.type):
+        return  # A definition takes long to make.
     called = called_by(op.node_def)
     if _takes_the_step(called, library):
         return  # What the step writes is known better from within.
@@ -107,9 +112,11 @@ def _writes_of(op: tf.Operation, library: Library) -> Iterator[Write]:
             for inner in _Inside(function, library).writes():
                 yield _in_graph(inner, op)
             return
-    elif called and not _writes_below(called, library):
-        return
     values = tuple(op.inputs)
+    if _any_below(op.node_def, library, _is_sink):
+        yield Write(op.name, op.type, (), values, sink=True)
+    if not handles or not _any_below(op.node_def, library, _may_write):
+        return
     if not called and len(handles) == 1:
         values = tuple(x for x in values if x is not handles[0])
     yield Write(op.name, op.type, handles, values)
@@ -124,6 +131,7 @@ def _in_graph(inner: _InnerWrite, call: tf.Operation) -> Write:
         tuple(x for x in handles if x.dtype == tf.resource),
         tuple(tensors[i] for i in sorted(inner.values)),
         inner.hidden,
+        inner.sink,
     )
 
 
@@ -136,6 +144,7 @@ class _InnerWrite:
     handles: frozenset[int]
     values: frozenset[int]
     hidden: bool
+    sink: bool = False
 
 
 class _Inside:
@@ -152,7 +161,7 @@ class _Inside:
 
     def writes(self) -> Iterator[_InnerWrite]:
         for node in self._function.nodes.values():
-            if _is_private(node.op, node.name) or not _may_write(node):
+            if is_private(node.op, node.name) or not _may_matter(node.op):
                 continue
             for write in self._writes_of(node):
                 yield dataclasses.replace(
@@ -169,20 +178,31 @@ class _Inside:
                     values, hidden = self._origins(
                         [names[i] for i in write.values]
                     )
+                    handles = [names[i] for i in write.handles]
                     yield _InnerWrite(
                         f"{node.name}/{write.path}",
                         write.kind,
-                        self._handles([names[i] for i in write.handles]),
+                        frozenset() if write.sink else self._handles(handles),
                         values,
                         hidden or write.hidden,
+                        write.sink,
                     )
                 return
-        elif called and not _writes_below(called, self._library):
+        sinks = _any_below(node, self._library, _is_sink)
+        stores = _may_write(node) and _any_below(
+            node, self._library, _may_write
+        )
+        if not sinks and not stores:
             return
         values, hidden = self._origins(names)
-        yield _InnerWrite(
-            node.name, node.op, self._handles(names), values, hidden
-        )
+        if sinks:
+            yield _InnerWrite(
+                node.name, node.op, frozenset(), values, hidden, sink=True
+            )
+        if stores:
+            yield _InnerWrite(
+                node.name, node.op, self._handles(names), values, hidden
+            )
 
     def _handles(self, names: Sequence[str]) -> frozenset[int]:
         """Arguments that are handed on as they are."""
@@ -224,6 +244,8 @@ class _Inside:
 
 def called_by(node: Any) -> list[str]:
     """Names of the functions that a node may call."""
+    if not internals.may_call(node.op):
+        return []
     return [
         function.name
         for attribute in node.attr.values()
@@ -260,32 +282,59 @@ def _may_write(node: Any) -> bool:
     return node.op not in READS | BATCHES and internals.takes_resources(node)
 
 
-def _writes_below(called: Sequence[str], library: Library) -> bool:
-    """Whether functions, or those that they call, may write to resources."""
-    below = _nodes_below(called, library)
-    return below is None or any(_may_write(node) for node in below)
+def _is_sink(node: Any) -> bool:
+    """Whether an operation takes its inputs to where nothing here stands for.
+
+    To a device's queue, another host, hardware that holds tables of its own.
+    """
+    return (  # Without outputs it is there for its effect alone.
+        not internals.has_outputs(node.op)
+        and node.op not in TELLING | {"NoOp"}
+        and not internals.takes_resources(node)
+    )
 
 
-def _is_private(op_type: str, name: str) -> bool:
+@functools.cache
+def _may_matter(op_type: str) -> bool:
+    """Whether operations of a type may write, or be sinks; by a quick look."""
+    return op_type not in READS | BATCHES and (
+        internals.may_take_resources(op_type)
+        or internals.may_call(op_type)
+        or not internals.has_outputs(op_type)
+    )
+
+
+def _any_below(
+    node: Any, library: Library, is_wanted: Callable[[Any], bool]
+) -> bool:
+    """Whether an operation, or any in functions that it calls, is such one."""
+    called = called_by(node)
+    if not called:
+        return is_wanted(node)
+    below = nodes_below(called, library)
+    return below is None or any(map(is_wanted, below))
+
+
+def is_private(op_type: str, name: str) -> bool:
     """Whether what an operation writes tells nothing about examples."""
     return is_private_update(op_type, name) or is_pending_noise(op_type, name)
 
 
 def _takes_the_step(called: Sequence[str], library: Library) -> bool:
     """Whether a function makes the private update."""
-    below = _nodes_below(called, library, with_calls=True) or []
+    below = nodes_below(called, library, with_calls=True) or []
     return any(is_private_update(node.op, node.name) for node in below)
 
 
 def _below(node: Any, library: Library) -> list[Any] | None:
     """A node, and the operations of the functions that it calls."""
-    below = _nodes_below(called_by(node), library)
+    below = nodes_below(called_by(node), library)
     return (
         [node, *below] if below is not None and node.op not in FLOW else below
     )
 
 
-def _nodes_below(
+def nodes_below(
     called: Sequence[str], library: Library, with_calls: bool = False
 ) -> list[Any] | None:
     """Operations of functions and of all that they call.

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
+from tf_sparse_dp.distribute import replicas
 from tf_sparse_dp.layers.denoising import Denoising
 from tf_sparse_dp.layers.initial_rows import InitialRows
 from tf_sparse_dp.layers.lazy_variable import LazyVariable, lazy_variable
@@ -99,6 +100,14 @@ class LazyRows:
     def build(self, input_shape: Any = None) -> None:
         if getattr(self, "built", False):
             return
+        if replicas.has_copies() or replicas.count() > 1:
+            strategy = type(tf.distribute.get_strategy()).__name__
+            raise ValueError(
+                f"LazyEmbedding '{self.name}' was built under "  # type: ignore[attr-defined]
+                f"{strategy}; its rows get their noise when one device reads "
+                "them. Use keras.layers.Embedding, say with Threshold() or "
+                "Projection(), or train on one device."
+            )
         given = self.embeddings_initializer  # type: ignore[has-type]
         initial = None
         if self.denoise:

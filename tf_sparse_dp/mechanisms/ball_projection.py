@@ -15,14 +15,17 @@ from tf_sparse_dp.mechanisms.ball_threshold import ball_shift, certain_threshold
 from tf_sparse_dp.mechanisms.exact_projection import exactly_projected
 from tf_sparse_dp.mechanisms.interface import Sum
 from tf_sparse_dp.mechanisms.noisy_tables import Layout, noisy_table
+from tf_sparse_dp.random_tails import Number
 
 
 def projected(
     sums: Sequence[tf.IndexedSlices],
     keys: Sequence[tf.Tensor],
     layouts: Sequence[Layout],
-    radius: float,
+    radius: Number,
     failure_probability: float,
+    *,
+    largest_radius: float,
 ) -> tuple[list[Sum], tf.Tensor]:
     """The tables after noise and projection on one ball.
 
@@ -37,6 +40,8 @@ def projected(
       radius: Of the ball.
       failure_probability: How likely cells may be missing because a size was
         fixed beforehand. 0 fixes no size, and makes the projection exact.
+      largest_radius: What the radius is at most, if it is a tensor; the bound
+        is one for that. The radius itself if it is not.
 
     Returns:
       The tables, and by how much norms were shrunk.
@@ -46,7 +51,7 @@ def projected(
     threshold = certain_threshold(
         [layout.norms for layout in layouts],
         [layout.cells for layout in layouts],
-        radius,
+        largest_radius,
     )
     if not any(layout.sparse_above(threshold) for layout in layouts):
         threshold = 0.0  # Everything is drawn: there is nothing to bound.

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tf_sparse_dp.mechanisms.noise_norms import Norms
+from tf_sparse_dp.random_tails import Number
 
 # By so many standard deviations noise alone must be expected to leave the
 # ball. It falls short of that one time in 10⁹ (normal) or, where few cells
@@ -64,7 +65,7 @@ def certain_threshold(
     return low
 
 
-def ball_shift(excess: tf.Tensor, radius: float) -> tf.Tensor:
+def ball_shift(excess: tf.Tensor, radius: Number) -> tf.Tensor:
     r"""The $t \ge 0$ with $\sum_i (e_i - t)_+ = R$; 0 if $\sum_i e_i \le R$.
 
     Newton's method from the left: $t$ is what is right for all $e_i > t$ of the
@@ -80,6 +81,7 @@ def ball_shift(excess: tf.Tensor, radius: float) -> tf.Tensor:
     """
     # In float64, as millions of excesses may be summed.
     excess = tf.cast(excess, tf.float64)
+    radius = tf.cast(radius, tf.float64)
 
     def more(
         shift: tf.Tensor, count: tf.Tensor, before: tf.Tensor

@@ -170,6 +170,32 @@ class CompressedSensing(Mechanism):
             sketched.append(factor)
         return super().clipped(sketched, key, facts, scale=scale, valid=valid)
 
+    def clipped_parts(
+        self,
+        terms: Sequence[Factor],
+        keys: Sequence[tf.Tensor],
+        facts: PublicFacts,
+        *,
+        parts: Sequence[tf.Tensor],
+        scale: tf.Tensor | float = 1.0,
+        valid: tf.Tensor | None = None,
+    ) -> list[list[Sum]]:
+        """As of `Mechanism`; every part has a matrix, hence norms, of its own.
+
+        Raises:
+          ValueError: As of `clipped`.
+        """
+        return [
+            self.clipped(
+                terms,
+                key,
+                facts,
+                scale=scale,
+                valid=part if valid is None else part & valid,
+            )
+            for key, part in zip(keys, parts, strict=True)
+        ]
+
     def release(
         self, sums: Sequence[Sum], key: tf.Tensor, facts: PublicFacts
     ) -> list[Sum]:
@@ -199,7 +225,7 @@ class CompressedSensing(Mechanism):
                 iterations=self.iterations,
             )
             # The paper's guard: a mean of clipped terms is not longer.
-            longest = 2 * facts.clip_norm * facts.expected_batch_size
+            longest = 2 * facts.clip_norm * facts.units
             table = tf.where(tf.norm(table) <= longest, table, 0.0)
             released.append(tf.reshape(table, variable.shape))
         return released

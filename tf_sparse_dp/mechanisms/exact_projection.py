@@ -49,7 +49,7 @@ def exactly_projected(
     sums: Sequence[tf.IndexedSlices],
     keys: Sequence[tf.Tensor],
     layouts: Sequence[Layout],
-    radius: float,
+    radius: Number,
 ) -> tuple[list[Sum], tf.Tensor]:
     """The tables after noise and projection on one ball.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -11,6 +12,8 @@ from tf_sparse_dp.mechanisms.grid import noisy
 from tf_sparse_dp.mechanisms.interface import Mechanism, PublicFacts, Sum
 from tf_sparse_dp.random_keys import fold_in
 from tf_sparse_dp.random_tails import normal
+
+_SMALL = 2**20  # Entries of one variable.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,14 +53,25 @@ class Gaussian(Mechanism):
     ) -> list[Sum]:
         if facts.stddev == 0:
             return [deduplicated(total) for total in sums]
-        return [
-            total
-            if variable.noise_later
-            else with_noise(total, fold_in(key, place), facts.stddev)
-            for place, (total, variable) in enumerate(
-                zip(sums, facts.variables, strict=True)
+        released = list(sums)
+        small = []
+        for place, variable in enumerate(facts.variables):
+            if variable.noise_later:
+                continue
+            if _is_small(sums[place]):
+                small.append(place)
+                continue
+            own = fold_in(key, place)
+            released[place] = with_noise(sums[place], own, facts.stddev)
+        if small:
+            together = with_noise_together(
+                [sums[place] for place in small],
+                fold_in(key, len(sums)),
+                facts.stddev,
             )
-        ]
+            for place, total in zip(small, together, strict=True):
+                released[place] = total
+        return released
 
     @property
     def description(self) -> str:
@@ -69,7 +83,29 @@ def with_noise(total: Sum, key: tf.Tensor, stddev: float) -> tf.Tensor:
     shape = total.shape
     if isinstance(total, tf.IndexedSlices):
         shape = tf.get_static_value(total.dense_shape).tolist()
-    return noisy(total, stddev * normal(shape, key), stddev)
+    return noisy(total, normal(shape, key, stddev), stddev)
+
+
+def with_noise_together(
+    totals: Sequence[tf.Tensor], key: tf.Tensor, stddev: float
+) -> list[tf.Tensor]:
+    """The sums with noise, all of which is drawn at once: that costs less."""
+    flat = [tf.cast(tf.reshape(t, [-1]), tf.float32) for t in totals]
+    sizes = [math.prod(total.shape) for total in totals]
+    parts = tf.split(with_noise(tf.concat(flat, 0), key, stddev), sizes)
+    return [
+        tf.cast(tf.reshape(part, total.shape), total.dtype)
+        for part, total in zip(parts, totals, strict=True)
+    ]
+
+
+def _is_small(total: Sum) -> bool:
+    """Whether noise for it and others at once takes little memory."""
+    return (
+        tf.is_tensor(total)
+        and total.dtype.size <= 4
+        and math.prod(total.shape) <= _SMALL
+    )
 
 
 def deduplicated(total: Sum) -> Sum:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import dp_accounting
 import tensorflow as tf
 
-from tf_sparse_dp.gradients.clipping import clip_and_sum
+from tf_sparse_dp.gradients.clipping import clip_and_sum, clip_and_sum_parts
 from tf_sparse_dp.gradients.factors import Factor
 
 _LOOKUPS = (
@@ -75,6 +75,12 @@ class PublicFacts:
       failure_probability: How likely a release may be another one than it
         should because a size was fixed beforehand. 0 forbids fixed sizes, and
         with them compilation by XLA.
+      levels: How many sizes the batches of `BiasReducedSampling` can have;
+        None for other samplings.
+      level: Which one this batch has, an integer tensor from 0 on. None while
+        nothing is released yet.
+      part_size: A float32 tensor, where a release is over a part of the batch
+        whose size is known only in the step: at most `expected_batch_size`.
     """
 
     variables: tuple[Variable, ...]
@@ -82,6 +88,16 @@ class PublicFacts:
     noise_multiplier: float
     expected_batch_size: float
     failure_probability: float
+    levels: int | None = None
+    level: tf.Tensor | None = None
+    part_size: tf.Tensor | None = None
+
+    @property
+    def units(self) -> tf.Tensor | float:
+        """How many units a release is over, expected."""
+        if self.part_size is None:
+            return self.expected_batch_size
+        return self.part_size
 
     @property
     def stddev(self) -> float:
@@ -167,6 +183,33 @@ class Mechanism(abc.ABC):
             valid=valid,
             norm="l1" if laplace else "l2",
         ).sums
+
+    def clipped_parts(
+        self,
+        terms: Sequence[Factor],
+        keys: Sequence[tf.Tensor],
+        facts: PublicFacts,
+        *,
+        parts: Sequence[tf.Tensor],
+        scale: tf.Tensor | float = 1.0,
+        valid: tf.Tensor | None = None,
+    ) -> list[list[Sum]]:
+        """What `clipped` gives for parts of the batch, one after another.
+
+        For Gaussian noise: each unit's contribution to each part is clipped
+        to the L2 norm `clip_norm`.
+
+        Args:
+          terms: As of `clipped`.
+          keys: For each part the key that its `release` gets.
+          facts: As of `clipped`.
+          parts: For each part which units are in it: bool, one per unit.
+          scale: As of `clipped`.
+          valid: As of `clipped`.
+        """
+        return clip_and_sum_parts(
+            terms, parts, clip_norm=facts.clip_norm, scale=scale, valid=valid
+        )
 
     def l1_sensitivity(self, facts: PublicFacts) -> float:
         r"""What units are clipped to in L1 norm where noise is Laplace's.

@@ -162,12 +162,16 @@ class Projection(Mechanism):
         thresholds = []
         balls = self._balls(facts)
         for ball in balls:
+            radius = self._radius(
+                [facts.variables[place] for place in ball], facts
+            )
             tables, threshold = projected(
                 [sums[place] for place in ball],
                 [keys[place] for place in ball],
                 [self._layout(facts.variables[place], size) for place in ball],
-                self._radius([facts.variables[place] for place in ball], facts),
+                radius * facts.units,
                 facts.failure_probability / len(balls),
+                largest_radius=radius * facts.expected_batch_size,
             )
             thresholds.append(threshold)
             for place, table in zip(ball, tables, strict=True):
@@ -247,14 +251,11 @@ class Projection(Mechanism):
         return [tables] if tables else []
 
     def _radius(self, tables: Sequence[Variable], facts: PublicFacts) -> float:
+        """Of the ball of one unit."""
         reach = (
             self._rows if self.geometry == "rows" else self.reachable_entries
         )
-        return (
-            facts.clip_norm
-            * math.sqrt(sum(reach(table) for table in tables))
-            * facts.expected_batch_size
-        )
+        return facts.clip_norm * math.sqrt(sum(map(reach, tables)))
 
 
 def _check_choice(name: str, given: object, choices: Sequence[str]) -> None:

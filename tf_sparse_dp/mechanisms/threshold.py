@@ -212,7 +212,10 @@ def sure_shift(
         bins,
         _SURE_CANDIDATES,
     )
-    count, inverse, square = tf.unstack(tf.cumsum(sums, reverse=True), axis=1)
+    # The compiler for TPUs takes minutes for a cumsum of float64.
+    above = np.triu(np.ones([_SURE_CANDIDATES] * 2, bool))[..., np.newaxis]
+    sums = tf.reduce_sum(tf.where(above, sums, 0.0), axis=1)
+    count, inverse, square = tf.unstack(sums, axis=1)
     risks = (
         count * (thresholds**2 + 2 * stddev**2 * width)
         - 2 * stddev**2 * (width - 1) * thresholds * inverse

@@ -6,10 +6,12 @@ import os
 from typing import Any
 
 from tf_sparse_dp.accounting.adaptive_plan import AdaptivePlan, Plan
+from tf_sparse_dp.accounting.filters.bias_reduced import BiasReducedFilter
 from tf_sparse_dp.accounting.filters.interface import PrivacyFilter
 from tf_sparse_dp.accounting.filters.renyi import RenyiFilter
 from tf_sparse_dp.accounting.ledger_file import LedgerFile
 from tf_sparse_dp.accounting.ledger_header import LedgerHeader
+from tf_sparse_dp.distribute import processes
 from tf_sparse_dp.mechanisms.interface import Mechanism
 from tf_sparse_dp.optimizers.core import PrivateStep
 from tf_sparse_dp.optimizers.graph_payment import GraphPayment
@@ -18,7 +20,7 @@ from tf_sparse_dp.optimizers.payments import (
     Payment,
     PlanPayment,
 )
-from tf_sparse_dp.sampling.step_kinds import step_kinds
+from tf_sparse_dp.sampling.step_kinds import has_parts, step_kinds
 
 
 def adaptive_plan(
@@ -139,13 +141,23 @@ def payments_for(
     counted = plan.sampling.composition_unit
     payments: list[Payment] = [PlanPayment(plan.num_compositions, counted)]
     if isinstance(plan, AdaptivePlan):
-        if isinstance(plan.filter, RenyiFilter) and counted == "step":
+        in_graph: tuple[type[PrivacyFilter], ...] = (RenyiFilter,)
+        if has_parts(step.kinds):
+            in_graph = (RenyiFilter, BiasReducedFilter)
+        if isinstance(plan.filter, in_graph) and counted == "step":
             return [*payments, GraphPayment(plan, step.noise_ratio, run)]
         if len(step.kinds) > 1:
             raise ValueError(
                 f"{type(plan.sampling).__name__} has batches of several sizes, "
                 "so that what a step costs is known only when it is taken. "
-                f"Expected a RenyiFilter to pay for it, got {plan.filter!r}."
+                f"Expected one of {[f.__name__ for f in in_graph]} to pay for "
+                f"it, got {plan.filter!r}."
+            )
+        if processes.are_several():
+            raise ValueError(
+                f"{plan.filter!r} is paid ahead, which each of several "
+                "processes would do by itself. Expected a PrivacyPlan, whose "
+                "ledger the first process keeps, or a RenyiFilter."
             )
         payments.append(BlockPayment(plan.filter, step.event, run))
     if file is not None:

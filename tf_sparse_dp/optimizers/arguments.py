@@ -7,9 +7,12 @@ from typing import Any
 
 from tf_sparse_dp.accounting.adaptive_plan import Plan
 from tf_sparse_dp.mechanisms.automatic import Automatic
+from tf_sparse_dp.mechanisms.bias_reduction import BiasReduction
 from tf_sparse_dp.mechanisms.events import check_event
 from tf_sparse_dp.mechanisms.interface import Mechanism
+from tf_sparse_dp.sampling.bias_reduced import BiasReducedSampling
 from tf_sparse_dp.sampling.counts import whole_number
+from tf_sparse_dp.sampling.step_kinds import has_parts, step_kinds
 
 
 def unit_size(given: Any, plan: Plan | None) -> int:
@@ -53,6 +56,24 @@ def check_noise(plan: Plan | None, mechanism: Mechanism) -> None:
         f"{mechanism.noise_family} noise. Expected the same of both: make the "
         f"plan with noise={mechanism.noise_family!r}, or choose a mechanism "
         f"with {plan.noise} noise."
+    )
+
+
+def check_parts(plan: Plan | None, mechanism: Mechanism) -> None:
+    """What draws a batch in parts must be what releases it in these parts."""
+    reduces = isinstance(mechanism, BiasReduction)
+    drawn = plan is not None and isinstance(plan.sampling, BiasReducedSampling)
+    in_parts = plan is not None and has_parts(step_kinds(plan.sampling))
+    if reduces == drawn == in_parts:
+        return
+    sampling = "no sampling" if plan is None else repr(plan.sampling)
+    raise ValueError(
+        f"{mechanism!r} was given with {sampling}. Expected BiasReduction(...) "
+        "together with BiasReducedSampling(...), or neither: the sampling "
+        "accounts for the releases of this mechanism alone, and the mechanism "
+        "needs its batches. Give a RenyiFilter, "
+        "sampling=BiasReducedSampling(...) and "
+        "mechanism=BiasReduction(Projection())."
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -16,6 +17,9 @@ from tf_sparse_dp.accounting.adaptive_plan import (
     check_noise_multiplier,
 )
 from tf_sparse_dp.accounting.calibration import RELEASE_FAILURE
+from tf_sparse_dp.distribute import replicas
+from tf_sparse_dp.distribute.refusals import check_step
+from tf_sparse_dp.distribute.replicas import Contribution
 from tf_sparse_dp.errors import NotSeparableError
 from tf_sparse_dp.gradients.clipping import terms_of_units
 from tf_sparse_dp.gradients.factors import Factor
@@ -24,7 +28,12 @@ from tf_sparse_dp.gradients.loss_scale import LossScale
 from tf_sparse_dp.gradients.memory import Memory
 from tf_sparse_dp.gradients.precision import check_precision
 from tf_sparse_dp.gradients.rules.declared import declared_among
-from tf_sparse_dp.gradients.separation import Gradient, Separation
+from tf_sparse_dp.gradients.separation import (
+    Gradient,
+    Separated,
+    Separation,
+)
+from tf_sparse_dp.local_variable import local_variable
 from tf_sparse_dp.mechanisms.interface import (
     Mechanism,
     PublicFacts,
@@ -34,16 +43,28 @@ from tf_sparse_dp.mechanisms.interface import (
 from tf_sparse_dp.optimizers.arguments import (
     check_choice,
     check_noise,
+    check_parts,
     check_positive,
     chosen_mechanism,
     unit_size,
 )
-from tf_sparse_dp.random_keys import KeyStream
+from tf_sparse_dp.optimizers.own_batch import (
+    check_iterators,
+    iterator_of,
+    own_inputs,
+)
+from tf_sparse_dp.random_keys import KeyStream, fold_in
 from tf_sparse_dp.sampling.padding import is_validity_column
-from tf_sparse_dp.sampling.step_kinds import StepKind, kind_of, step_kinds
+from tf_sparse_dp.sampling.step_kinds import (
+    StepKind,
+    has_parts,
+    kind_of,
+    step_kinds,
+)
 
 REDUCTIONS = ("mean", "sum")
 _SMALLEST_CLIP_NORM = 1e-6
+_COMPARED = 2**20  # Of what is drawn from a step's key, nothing else's.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,16 +75,38 @@ class Released:
       gradients: Private gradients; None where there was none. Those whose
         noise comes later are not private before.
       stddev: Size of the noise that these lack, on every entry.
-      batch_size: Rows of the batch, int32.
-      kind: Which of the sampling's kinds of steps it is, int32.
-      consistent: Whether all inputs had as many rows; a bool tensor.
+      batch_size: Rows of the batch, of all replicas together, int64.
+      affordable: Whether all processes can pay the step, a bool tensor.
+      consistent: Whether all inputs had as many rows, on all replicas; a bool
+        tensor.
+      alike: Whether all processes have the same settings; a bool tensor.
     """
 
     gradients: list[Gradient]
     stddev: tf.Tensor | float
     batch_size: tf.Tensor
-    kind: tf.Tensor
+    affordable: tf.Tensor
     consistent: tf.Tensor
+    alike: tf.Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Clipped:
+    """The step up to the sums: what a replica does by itself.
+
+    Attributes:
+      own: Clipped sums, and what else replicas combine.
+      parts: One per gradient; None where there was none.
+      facts: What is public.
+      mechanism: What releases the sums.
+      key: The key that it gets, the same for all replicas.
+    """
+
+    own: Contribution
+    parts: list[Separated | None]
+    facts: PublicFacts
+    mechanism: Mechanism
+    key: tf.Tensor
 
 
 class PrivateStep:
@@ -111,11 +154,11 @@ class PrivateStep:
         # Noise now over noise at the start, if it may change; else None.
         self.noise_ratio: tf.Variable | None = None
         if isinstance(plan, AdaptivePlan):
-            with tf.init_scope():
-                self.noise_ratio = tf.Variable(1.0, trainable=False)
+            self.noise_ratio = local_variable(1.0, name="noise_ratio")
         self.clip_norm = float(clip_norm)
         self.mechanism = chosen_mechanism(mechanism, plan)
         check_noise(plan, self.mechanism)
+        check_parts(plan, self.mechanism)
         self.released_by = self.mechanism.description
         self.fixed_sizes = self.mechanism.fixed_sizes
         self.examples_per_unit = unit_size(examples_per_unit, plan)
@@ -123,6 +166,8 @@ class PrivateStep:
         self.keys = KeyStream(seed)
         self.was_seeded = self.keys.seeded  # Also before it was saved.
         self._memories: list[Memory] = []
+        # From what each replica of a traced step takes its batch.
+        self._traced: dict[tuple[tf.Graph, int], str | None] = {}
         self._lookups: dict[tuple[int, str], int | None] = {}
         self._own_variables: Callable[[], Iterable[Any]] = tuple
         self.declared_rules: set[str] = set()  # What the guarantee rests on.
@@ -130,14 +175,15 @@ class PrivateStep:
     # Traced as it stands: AutoGraph would rewrite everything below, which takes
     # longer than all the rest of tracing.
     @tf.autograph.experimental.do_not_convert
-    def release(
+    def clipped(
         self,
         gradients: Sequence[Gradient],
         names: Sequence[str],
         shapes: Sequence[Sequence[int]],
         noise_later: Sequence[bool],
-    ) -> Released:
-        """The step up to the inner optimizer.
+        vote: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]],
+    ) -> Clipped:
+        """The step up to the sums, of the rows that this replica has.
 
         Args:
           gradients: What the tape gave.
@@ -145,6 +191,8 @@ class PrivateStep:
           shapes: Of the variables.
           noise_later: Which variables are tables that get their noise when
             they are read.
+          vote: Gives, for the kind of a step, whether it can be paid, how many
+            compositions were spent, and how many steps are in the weights.
 
         Raises:
           NotSeparableError: If the gradients are not proven to be sums of
@@ -153,6 +201,13 @@ class PrivateStep:
             made for this model.
         """
         check_precision()
+        lazy = [n for n, later in zip(names, noise_later, strict=True) if later]
+        check_step(
+            lazy,
+            None if self.plan is None else self.plan.sampling,
+            has_parts(self.kinds),
+            self.mechanism.spent_before,
+        )
         separation = Separation(gradients, names, shapes)
         self._check_first_release(separation)
         self.check_reduction(separation, names)
@@ -170,59 +225,113 @@ class PrivateStep:
             )
         terms, valid = terms_of_units(terms, valid, self.examples_per_unit)
         later = lazily_trained(separation, noise_later)
-        facts = self.public_facts(terms, trained, later)
+        kind = kind_of(separation.batch_size * replicas.count(), self.kinds)
+        facts = self.public_facts(terms, trained, later, kind)
         self._check_lookups(facts)
         mechanism = self.resolved_mechanism(facts)
         self.released_by = mechanism.description
         self.fixed_sizes = mechanism.fixed_sizes
         _check_sizes(mechanism, facts)
-        key = self.keys.next()
-        clipped = mechanism.clipped(
-            terms,
-            key,
-            facts,
-            scale=separation.batch_size
-            if self.loss_reduction == "mean"
-            else 1.0,
-            valid=valid,
+        key = replicas.one_key(self.keys.next)
+        scale: tf.Tensor | float = 1.0
+        if self.loss_reduction == "mean":
+            # Keras divides the mean of each replica by their number.
+            scale = separation.batch_size * replicas.count()
+        sums = mechanism.clipped(terms, key, facts, scale=scale, valid=valid)
+        affordable, count, iterations = replicas.once(lambda: vote(kind))
+        own = Contribution(
+            sums=sums,
+            free=[
+                p.free for p in parts if p is not None and p.free is not None
+            ],
+            rows=tf.cast(separation.batch_size, tf.int64)[tf.newaxis],
+            consistent=consistent[tf.newaxis],
+            affordable=affordable[tf.newaxis],
+            count=count[tf.newaxis],
+            iterations=iterations[tf.newaxis],
+            # With keys of their own, replicas would each add other noise.
+            setting=(self._setting(shapes) + fold_in(key, _COMPARED)[0])[
+                tf.newaxis
+            ],
         )
-        kind = kind_of(separation.batch_size, self.kinds)
+        return Clipped(own, parts, facts, mechanism, key)
+
+    @tf.autograph.experimental.do_not_convert
+    def released(self, step: Clipped, together: Contribution) -> Released:
+        """The step from the sums to the inner optimizer, once for all replicas.
+
+        Args:
+          step: From `clipped`.
+          together: The sums over all replicas, from `replicas.combined`.
+        """
+        rows = tf.reduce_sum(together.rows)
+        kind = kind_of(rows, self.kinds)
         divisor = self._divisor(kind)
+        clipped = together.sums
         if self.noise_ratio is not None:
             # The same noise on sums that are r times smaller, and all of it
             # multiplied by r again, is noise that is r times larger.
             ratio = tf.convert_to_tensor(self.noise_ratio)
             clipped = [_divided(total, ratio) for total in clipped]
             divisor /= ratio
-        private = mechanism.release(clipped, key, facts)
+        private = step.mechanism.release(clipped, step.key, step.facts)
         released: list[Gradient] = []
-        remaining = iter(private)
-        for part in parts:
+        remaining, free = iter(private), iter(together.free)
+        for part in step.parts:
             if part is None:
                 released.append(None)
             elif part.terms is None:
-                released.append(part.free)
+                released.append(next(free))
             else:
                 mean = _divided(next(remaining), divisor)
                 if part.free is not None:  # Dense, as regularisers are.
                     mean = tf.convert_to_tensor(mean)
-                    mean += tf.cast(part.free, mean.dtype)
+                    mean += tf.cast(next(free), mean.dtype)
                 released.append(mean)
         return Released(
             released,
-            facts.stddev / divisor,
-            separation.batch_size,
-            kind,
-            consistent,
+            step.facts.stddev / divisor,
+            rows,
+            tf.reduce_all(together.affordable),
+            tf.reduce_all(together.consistent) & self._is_even(together.rows),
+            together.are_alike(),
         )
+
+    def _setting(self, shapes: Sequence[Sequence[int]]) -> tf.Tensor:
+        """A number for what has to be the same in all processes.
+
+        With other noise, two of them would release the same sums and the same
+        noise in two proportions, and so the sums.
+        """
+        sampling = None if self.plan is None else self.plan.sampling
+        fixed = (
+            *(shapes, sampling, type(self.mechanism).__name__),
+            *(self.mechanism.get_config(), self.clip_norm),
+            *(self.noise_multiplier, self.expected_batch_size),
+            *(self.examples_per_unit, self.loss_reduction),
+        )
+        digest = hashlib.blake2b(repr(fixed).encode(), digest_size=4).digest()
+        number = tf.constant(int.from_bytes(digest, "little"), tf.int64)
+        if self.noise_ratio is None:
+            return number
+        ratio = tf.bitcast(tf.convert_to_tensor(self.noise_ratio), tf.int32)
+        return number * 2**31 + tf.cast(ratio, tf.int64)  # 0 <= ratio.
+
+    def _is_even(self, rows: tf.Tensor) -> tf.Tensor:
+        """Whether replicas have as many rows each, where these are fixed."""
+        if all(kind.rows is None for kind in self.kinds):
+            return tf.constant(True)
+        return tf.reduce_all(rows == rows[0])
 
     def public_facts(
         self,
         terms: Sequence[Factor],
         names: Sequence[str],
         noise_later: Sequence[bool],
+        kind: tf.Tensor | None = None,
     ) -> PublicFacts:
         """What the mechanism may know of a step with these units' terms."""
+        in_parts = has_parts(self.kinds)
         return PublicFacts(
             variables=tuple(map(Variable.of, terms, names, noise_later)),
             clip_norm=self.clip_norm,
@@ -231,6 +340,8 @@ class PrivateStep:
             failure_probability=RELEASE_FAILURE
             if self.plan is None
             else self.plan.release_failure,
+            levels=len(self.kinds) if in_parts else None,
+            level=kind if in_parts else None,
         )
 
     def resolved_mechanism(self, facts: PublicFacts) -> Mechanism:
@@ -277,6 +388,13 @@ class PrivateStep:
                 "Noise can be changed while a run goes on only where a filter "
                 "pays for each step as it comes. Give DPSparseOptimizer a "
                 "RenyiFilter in place of a plan."
+            )
+        if has_parts(self.kinds):
+            raise ValueError(
+                "Noise cannot be changed while a run with "
+                f"{type(self.plan.sampling).__name__} goes on: what its steps "  # type: ignore[union-attr]
+                "cost is worked out beforehand. Make a new optimizer with the "
+                "same filter."
             )
         wanted = check_noise_multiplier(noise_multiplier)
         wanted /= self.noise_multiplier
@@ -325,9 +443,15 @@ class PrivateStep:
 
     def _check_first_release(self, separation: Separation) -> None:
         """One batch, one release: a second would not see a fresh draw."""
+        # Replicas are traced one after another, into one graph.
         graph = separation.analysis.graph
-        traced = [memory.graph for memory in self._memories]
-        if graph in traced and self.plan is not None:
+        traced = (graph, replicas.local_place()[0])
+        again = traced in self._traced
+        self._traced[traced] = iterator_of(separation)
+        check_iterators(
+            [name for (at, _), name in self._traced.items() if at is graph]
+        )
+        if again and self.plan is not None:
             raise NotSeparableError(
                 "The training step applies gradients twice. The plan charges "
                 "each release as one with a batch of its own, so a step may "
@@ -367,7 +491,7 @@ class PrivateStep:
         Raises:
           NotSeparableError: If the batch is not one of the plan's sampling.
         """
-        columns = [t for t in separation.inputs if is_validity_column(t)]
+        columns = [t for t in own_inputs(separation) if is_validity_column(t)]
         sampling: Any = None if self.plan is None else self.plan.sampling
         if sampling is not None and sampling.requires_validity:
             _check_validity_columns(len(columns), sampling)
@@ -375,7 +499,7 @@ class PrivateStep:
         expected = [kind.rows for kind in self.kinds if kind.rows is not None]
         if expected:
             consistent &= self._has_rows(separation, expected)
-        elif self.examples_per_unit > 1:
+        if self.examples_per_unit > 1:  # On every replica.
             consistent &= self._whole_units(separation)
         if len(columns) != 1:
             return None, consistent
@@ -387,15 +511,26 @@ class PrivateStep:
         self, separation: Separation, expected: Sequence[int]
     ) -> tf.Tensor:
         """Whether the batch has as many rows as the sampling gives."""
+        number = replicas.count()
         rows = separation.analysis.sizes.batch_size
-        if rows is not None and rows not in expected:
+        if rows is not None and rows * number not in expected:
+            shared = "" if number == 1 else f" on each of {number} replicas"
             raise NotSeparableError(
-                f"The batch has {rows} rows, but the plan's sampling gives "
-                f"{' or '.join(map(str, expected))}. Train on the dataset(...) "
-                "of the very sampling that the plan was made with, without "
-                "batching it again."
+                f"The batch has {rows} rows{shared}, but the plan's sampling "
+                f"gives {' or '.join(map(str, expected))} in all. Train on "
+                "the dataset(...) of the very sampling that the plan was made "
+                "with, without batching it again"
+                + (
+                    "."
+                    if number == 1
+                    else ": one data set that is dealt out by fit, or by "
+                    "strategy.experimental_distribute_dataset. A smaller "
+                    "sampling for each replica would draw examples twice."
+                )
             )
-        return tf.reduce_any(separation.batch_size == tf.constant(expected))
+        return tf.reduce_any(
+            separation.batch_size * number == tf.constant(expected)
+        )
 
     def _divisor(self, kind: tf.Tensor) -> tf.Tensor | float:
         """The number of units that is expected in this batch."""

@@ -2,8 +2,9 @@
 
 For noise or sampling that is only known while a compiled step runs. Formulas
 and allowances for rounding are those of that file; they take float64 for what
-IEEE says it is, as CPUs and GPUs do. (TPUs make do with fewer bits: there, use
-`GraphFilter.table` for what is known beforehand, which has none of this.)
+IEEE says it is, as CPUs and GPUs do. TPUs make do with two float32 numbers for
+one, so that steps for them are refused; what is known beforehand comes from
+`GraphFilter.table`, which has none of this.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import tensorflow as tf
 
 from tf_sparse_dp.accounting.divergences import ULP, log_binomials
 from tf_sparse_dp.accounting.events import Noise
+from tf_sparse_dp.gradients.precision import is_for_tpu
 
 # As good as infinite, and no infinity has to be subtracted from another.
 _HUGE = 1e300
@@ -38,12 +40,22 @@ def step_divergence(
     Returns:
       float64; infinite where an argument makes no sense.
 
+    Raises:
+      ValueError: While a step for a TPU is traced.
+
     Example:
       >>> step_divergence(0.01, 1.0, [2, 8]).numpy().round(6)
       array([0.000172, 0.000894])
       >>> step_divergence(None, 2.0, [2, 4]).numpy().round(6)
       array([0.25, 0.5 ])
     """
+    if is_for_tpu():
+        raise ValueError(
+            "RenyiFilter adds up what steps cost in float64, within the step, "
+            "for which a TPU has pairs of float32 numbers; expected float64. "
+            "Use a PrivacyPlan, or a filter that is paid ahead, such as "
+            "ZcdpFilter."
+        )
     z = tf.convert_to_tensor(noise_multiplier, tf.float64)[..., tf.newaxis]
     alpha = np.asarray(orders, np.float64)
     sensible = z >= 0

@@ -1,8 +1,9 @@
-"""A Rényi filter that decides inside a compiled step.
+"""A filter that decides inside a compiled step.
 
-`RenyiFilter` runs in Python. A compiled step whose events are only known while
-it runs (batches of random size, noise that changes) needs one that adds up and
-compares there, and refuses the very step that the budget does not pay for.
+`RenyiFilter` runs in Python, as does `BiasReducedFilter`. A compiled step whose
+events are only known while it runs (batches of random size, noise that changes)
+needs one that adds up and compares there, and refuses the very step that the
+budget does not pay for.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import numpy as np
 import tensorflow as tf
 
 from tf_sparse_dp.accounting.events import Noise
+from tf_sparse_dp.accounting.filters.additive import AdditiveFilter
 from tf_sparse_dp.accounting.filters.renyi import RenyiFilter
+from tf_sparse_dp.local_variable import local_variable
 from tf_sparse_dp.optimizers.graph_divergences import step_divergence
 
 PARTS = 2**50
@@ -39,7 +42,9 @@ class GraphFilter:
       \sum_t \lceil 2^{50} c_t / \delta' \rceil \le 2^{50}
 
     with B_α and δ' the `budgets` and `event_delta` of the `RenyiFilter`, which
-    has the proof that all steps taken are then within (ε, δ).
+    has the proof that all steps taken are then within (ε, δ). A filter that
+    `decides_late` has sizes of its own in the place of divergences, and its
+    sums leave out the step itself and the one before it, as its proof allows.
 
     **Guarantee**: every cost is rounded up once, to a whole number of parts;
     from there on all is exact. No order of summation, device or compiler
@@ -52,11 +57,11 @@ class GraphFilter:
     is its ledger, from which they come again.
 
     Args:
-      renyi: The filter whose budgets are kept. What it has spent by now counts
+      source: The filter whose budgets are kept. What it has spent by now counts
         as spent; what is spent here it has to be told (`StepRecord`).
 
     Raises:
-      ValueError: A budget is 1024 or more, or the filter is for replaced units.
+      ValueError: A budget is 1024 or more.
 
     Example:
       >>> renyi = RenyiFilter(epsilon=2.0, delta=1e-6, orders=[16, 24])
@@ -72,35 +77,31 @@ class GraphFilter:
       False 0.118
     """
 
-    def __init__(self, renyi: RenyiFilter):
-        self._renyi = renyi
-        self._orders = tuple(int(order) for order in renyi.orders)
-        replace_one = dp_accounting.NeighboringRelation.REPLACE_ONE
-        if renyi.neighboring_relation is replace_one:
-            raise ValueError(
-                "The filter is for REPLACE_ONE, under which a clipped sum "
-                "changes by twice the clip norm; expected ADD_OR_REMOVE_ONE, "
-                "or REPLACE_SPECIAL for EpochSampling."
-            )
-        self._event_delta = renyi.event_delta
+    def __init__(self, source: AdditiveFilter):
+        self._source = source
+        self._orders: tuple[int, ...] = ()
+        if isinstance(source, RenyiFilter):
+            self._orders = tuple(int(order) for order in source.orders)
+        self._event_delta = source.event_delta
         self._price = math.inf
-        if renyi.epsilon < 700:
-            self._price = (1 + math.exp(renyi.epsilon)) * _ROUND_UP
-        if not np.all(renyi.budgets < 1024):
+        if source.epsilon < 700:
+            self._price = (1 + math.exp(source.epsilon)) * _ROUND_UP
+        if not np.all(source.budgets < 1024):
             raise ValueError(
-                f"The filter has the budgets {renyi.budgets}, expected "
+                f"The filter has the budgets {source.budgets}, expected "
                 "divergences below 1024, for what is beyond is no privacy. "
                 "Make a filter with a smaller epsilon."
             )
         # Powers of two change no digit: the products are exact. The filter
         # adds up in floats, and must find paid for what is paid for here.
-        whole = np.append(np.maximum(renyi.budgets, 0.0), 1.0) * PARTS
+        whole = np.append(np.maximum(source.budgets, 0.0), 1.0) * PARTS
         self._limits = np.floor(whole * (1 - 2.0**-41)).astype(np.int64)
-        with tf.init_scope():
-            self._parts = tf.Variable(
-                tf.zeros(self._limits.shape, tf.int64),
-                trainable=False,
-                name="spent",
+        self._parts = local_variable(np.zeros_like(self._limits), name="spent")
+        # Without the last step; kept where decisions look at that.
+        self._but_last: tf.Variable | None = None
+        if source.decides_late:
+            self._but_last = local_variable(
+                np.zeros_like(self._limits), name="spent_but_last"
             )
         self.take_in()
 
@@ -143,7 +144,17 @@ class GraphFilter:
           noise_multiplier: A float64 tensor.
           failure_probability: A float64 tensor; see `FailingDpEvent`.
           noise: "gaussian" or "laplace".
+
+        Raises:
+          ValueError: The filter is for replaced units.
         """
+        replace_one = dp_accounting.NeighboringRelation.REPLACE_ONE
+        if self._source.neighboring_relation is replace_one:
+            raise ValueError(
+                "The filter is for REPLACE_ONE, under which a clipped sum "
+                "changes by twice the clip norm; expected ADD_OR_REMOVE_ONE, "
+                "or REPLACE_SPECIAL for EpochSampling, or costs from a table."
+            )
         divergences = step_divergence(
             sampling_probability, noise_multiplier, self._orders, noise
         )
@@ -159,7 +170,7 @@ class GraphFilter:
           UnsupportedEventError: The filter does not know what one costs.
         """
         with tf.init_scope():
-            costs = [self.cost(*self._renyi.cost(event)) for event in events]
+            costs = [self.cost(*self._source.cost(event)) for event in events]
             return np.stack([cost.numpy() for cost in costs])
 
     @staticmethod
@@ -186,6 +197,9 @@ class GraphFilter:
 
     def decide(self, cost: tf.Tensor) -> tf.Tensor:
         """Whether a step of this cost may be taken; a bool tensor."""
+        if self._but_last is not None:
+            known = tf.reduce_all(cost < _BEYOND)
+            return known & self.affords(tf.convert_to_tensor(self._but_last))
         return self.affords(added(tf.convert_to_tensor(self._parts), cost))
 
     def affords(self, parts: tf.Tensor) -> tf.Tensor:
@@ -196,6 +210,9 @@ class GraphFilter:
     def spend(self, cost: tf.Tensor, taken: Any) -> None:
         """Adds the cost of a step that was `taken`; leaves it out if not."""
         spent = tf.convert_to_tensor(self._parts)
+        if self._but_last is not None:
+            before = tf.convert_to_tensor(self._but_last)
+            self._but_last.assign(tf.where(taken, spent, before))
         self._parts.assign(tf.where(taken, added(spent, cost), spent))
 
     # In Python.
@@ -215,18 +232,32 @@ class GraphFilter:
 
     def left(self, cost: np.ndarray) -> int:
         """How many more steps of this cost, a row of a `table`, fit."""
-        room = np.maximum(self._limits - self._parts.numpy(), -1)
-        fits = np.floor_divide(room, np.maximum(cost, 1))
+        room = self._limits - self._parts.numpy()
+        if self._but_last is None:
+            return max(0, self._times(cost, room))
+        if self._times(cost, self._limits - self._but_last.numpy()) < 0:
+            return 0
+        # One step more, if the sums are over; else all that fit, and two.
+        return min(self._times(cost, room), _BEYOND) + 2
+
+    @staticmethod
+    def _times(cost: np.ndarray, room: np.ndarray) -> int:
+        """How often a cost fits; -1 if less than nothing is left."""
+        fits = np.floor_divide(np.maximum(room, -1), np.maximum(cost, 1))
         fits = np.where((cost == 0) & (room >= 0), np.iinfo(np.int64).max, fits)
-        return max(0, int(min(fits[:-1].max(), fits[-1])))
+        return max(-1, int(min(fits[:-1].max(), fits[-1])))
 
     def take_in(self) -> None:
         """Counts what the filter has spent by now, if it is more."""
         with tf.init_scope():
-            state = self._renyi.get_state()
-            charge = state["delta"] + self._charge(state["failure"])
-            spent = self.cost(state["spent"], charge).numpy()
-            self._parts.assign(np.maximum(self._parts.numpy(), spent))
+            self._raise(self._parts, self._source.get_state())
+            if self._but_last is not None:
+                self._raise(self._but_last, self._source.get_seen_state())
+
+    def _raise(self, sums: tf.Variable, state: dict[str, Any]) -> None:
+        charge = state["delta"] + self._charge(state["failure"])
+        spent = self.cost(state["spent"], charge).numpy()
+        sums.assign(np.maximum(sums.numpy(), spent))
 
 
 def added(spent: tf.Tensor, cost: tf.Tensor) -> tf.Tensor:

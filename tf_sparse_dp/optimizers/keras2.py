@@ -8,6 +8,7 @@ import tensorflow as tf
 import tf_keras as keras
 
 from tf_sparse_dp.layers.lazy_variable import not_lazy
+from tf_sparse_dp.optimizers.trained_before import register
 from tf_sparse_dp.optimizers.wrapper import FLOAT16_REFUSAL, PrivateWrapper
 
 
@@ -32,6 +33,7 @@ class DPSparseOptimizer(PrivateWrapper, keras.optimizers.Optimizer):
         self.inner_optimizer.build(not_lazy(var_list))
         self._built = True
         self._load_deferred()
+        register(var_list, self._trainer)
 
     def apply_gradients(
         self,
@@ -47,7 +49,9 @@ class DPSparseOptimizer(PrivateWrapper, keras.optimizers.Optimizer):
             gradients,
             variables,
             lambda private, its: self.inner_optimizer.apply_gradients(
-                zip(private, its, strict=True)
+                zip(private, its, strict=True),
+                # There is one for all replicas.
+                skip_gradients_aggregation=True,
             ),
         )
         return self.iterations

@@ -10,9 +10,11 @@ from typing import Any, Protocol
 import dp_accounting
 import tensorflow as tf
 
+from tf_sparse_dp.accounting.filters.interface import PrivacyFilter
 from tf_sparse_dp.accounting.ledger import Ledger
 from tf_sparse_dp.accounting.reservations import Reservation
 from tf_sparse_dp.errors import BudgetExhausted, PrivacyStateError
+from tf_sparse_dp.local_variable import local_variable
 
 _MANY = 10**9
 NOT_PAID_AHEAD = (
@@ -64,6 +66,15 @@ class Payment(Protocol):
 
     def take_over(self, ledger: Ledger) -> None:
         """Charges what was released by other processes, all that there is."""
+
+
+def left_of(budget: PrivacyFilter, count: int) -> str:
+    """What is left of a filter that does not pay, and who spent it."""
+    return (
+        f"{budget.remaining():.3g} of its budget is left; this optimizer has "
+        f"taken {count} {'step' if count == 1 else 'steps'}, and others that "
+        "were given the filter may have spent of it, too."
+    )
 
 
 class PlanPayment:
@@ -161,10 +172,7 @@ class BlockPayment:
         self._run = run
         self._taken_over = TakenOver(run)
         self._open: list[tuple[Reservation, int]] = []  # And where they begin.
-        with tf.init_scope():
-            self._paid = tf.Variable(
-                0, dtype=tf.int64, trainable=False, name="paid_ahead"
-            )
+        self._paid = local_variable(0, name="paid_ahead", dtype=tf.int64)
 
     def affordable(self, number: tf.Tensor, kind: tf.Tensor) -> tf.Tensor:
         return number <= self._paid
@@ -193,9 +201,11 @@ class BlockPayment:
             pass
         except ValueError as error:  # Not what was declared.
             reason = f" {error}"
+        spent = f"{count} are spent."
+        if isinstance(self._source, PrivacyFilter):
+            spent = left_of(self._source, count)
         raise BudgetExhausted(
-            f"{self._source!r} pays for no further step; {count} are spent."
-            f"{reason}"
+            f"{self._source!r} pays for no further step. {spent}{reason}"
         )
 
     def open(self) -> None:

@@ -118,7 +118,14 @@ class RowView:
 
     @property
     def _unique_id(self) -> str:
-        """By which optimizers find the slots of a variable."""
+        """By which optimizers find the slots of a variable.
+
+        Of a replica's copy, those of the variable that it is a copy of.
+        """
+        for holder in (self._variable, self._variable.handle):
+            variable_of = getattr(holder, "_distributed_container", None)
+            if variable_of is not None:
+                return variable_of()._unique_id
         return self._variable._unique_id
 
     def __tf_tensor__(

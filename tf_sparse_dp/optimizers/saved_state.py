@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from typing import Any, NoReturn
@@ -14,12 +15,15 @@ from tf_sparse_dp.accounting.adaptive_plan import AdaptivePlan
 from tf_sparse_dp.accounting.ledger import Ledger
 from tf_sparse_dp.accounting.ledger_file import LedgerFile
 from tf_sparse_dp.accounting.plan import PrivacyPlan
+from tf_sparse_dp.accounting.selected import Selected
 from tf_sparse_dp.errors import PrivacyStateError
 from tf_sparse_dp.optimizers.accounts import described
 from tf_sparse_dp.optimizers.core import PrivateStep
 from tf_sparse_dp.optimizers.record import Record
 from tf_sparse_dp.optimizers.spending import Spending
 from tf_sparse_dp.optimizers.table_rules import TableRule
+from tf_sparse_dp.optimizers.trained_before import Trainer
+from tf_sparse_dp.sampling.workers import Share
 
 _LEDGER = "ledger"  # Where it is among saved variables.
 
@@ -38,7 +42,9 @@ class SavedState:
     _record: Record
     _file: LedgerFile | None
     _tables: TableRule
+    _share: Share
     _compositions: Any
+    _trainer: Trainer
     _lost_state = ""  # Why nothing can be said of what was spent.
     _loaded: list[Any] | None = None  # Until there are variables.
 
@@ -97,6 +103,9 @@ class SavedState:
                 "into that."
             )
             raise
+        self._trainer.loaded.update(
+            {run.id: run.num_events for run in ledger.runs}
+        )
         self._private.was_seeded |= ledger.was_seeded
 
     def _load(self, values: list[Any]) -> None:
@@ -184,6 +193,8 @@ class SavedState:
             config["ledger_file"] = self._file.path
         if step.declared_rules:
             config["declared_rules"] = sorted(step.declared_rules)
+        if self._trainer.selected is not None:
+            config["selected"] = dataclasses.asdict(self._trainer.selected)
         plan = step.plan
         if plan is None:
             config["noise_multiplier"] = step.noise_multiplier
@@ -224,13 +235,17 @@ class SavedState:
             config["ledger"] = file
         released_by = config.pop("released_by", "")
         declared_rules = config.pop("declared_rules", ())
+        selected = config.pop("selected", None)
         optimizer = cls(**config)
         if released_by:
             optimizer._private.released_by = released_by
         optimizer._private.declared_rules.update(declared_rules)
+        if selected is not None:
+            optimizer._trainer.selected = Selected(**selected)
         if ledger is not None:
             optimizer._load_ledger(ledger)
-        if file is not None and "ledger" not in config:
+        kept_here = optimizer._share.worker == 0  # Others have no ledger.
+        if file is not None and kept_here and "ledger" not in config:
             optimizer._lost_state = (
                 f"The saved optimizer paid in {file}, which is not there: what "
                 "was paid after it was saved is not known. Put the file back; "

@@ -16,11 +16,20 @@ import tensorflow as tf
 from tf_sparse_dp.accounting.adaptive_plan import Plan
 from tf_sparse_dp.accounting.ledger import Ledger
 from tf_sparse_dp.errors import BudgetExhausted, PrivacyStateError
+from tf_sparse_dp.local_variable import local_variable
 from tf_sparse_dp.optimizers.payments import BlockPayment, Payment
 
 _MOST = 2**62
 _NO_PASS = -1  # Rows seen in the current pass when none was started.
 
+_APART = (
+    "{} steps were refused because processes that train together differ in "
+    "what was spent, in the steps that are in their weights, or in clip norm, "
+    "noise, mechanism, sampling or shapes of variables. Expected the same in "
+    "all: run the same program, restore the same checkpoint, and add the "
+    "PrivacyBudget callback, or call optimizer.agree(strategy) before the "
+    "first step in a loop of your own."
+)
 _RAGGED = (
     "If there are ragged features: those that are combined need the same "
     "lengths in every example, and embedding_lookup_sparse needs an id in the "
@@ -58,6 +67,7 @@ class Spending:
         self._rows = _counter("rows_in_pass", _NO_PASS)
         self._exhausted = _counter("refused_by_budget")
         self._broken = _counter("refused_by_batch")
+        self._apart = _counter("refused_by_workers")
 
     def count(self) -> int:
         """Compositions spent."""
@@ -66,6 +76,11 @@ class Spending:
     def taken_here(self) -> int:
         """Compositions of this process, for which it has paid itself."""
         return int(self._here.numpy())
+
+    @property
+    def counters(self) -> tuple[tf.Variable, tf.Variable]:
+        """Compositions of this process, and all; neither goes back."""
+        return self._here, self._seen
 
     def remaining(self) -> int | None:
         """Compositions left; None without a plan."""
@@ -172,19 +187,41 @@ class Spending:
                     payment.open()
                 self.check()
 
+    def vote(self, kind: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Whether a step of this kind can be paid, and compositions spent."""
+        count = self._count_now()
+        after = count if self.counts_passes else count + 1
+        affordable = tf.constant(True)
+        for payment in self._payments:
+            affordable &= payment.affordable(after, kind)
+        return affordable, count
+
+    def _count_now(self) -> tf.Tensor:
+        count = tf.maximum(
+            tf.cast(self._saved, tf.int64), tf.convert_to_tensor(self._seen)
+        )
+        return tf.minimum(count, _MOST)  # One more must not be negative.
+
     def decide(
-        self, batch_size: tf.Tensor, kind: tf.Tensor, consistent: tf.Tensor
+        self,
+        batch_size: tf.Tensor,
+        affordable: tf.Tensor,
+        consistent: tf.Tensor,
+        alike: tf.Tensor,
     ) -> tf.Tensor:
         """Whether the step may be taken, and counts it if so.
 
         Depends on public facts only: counts and shapes, and the form of ragged
         features, which is taken as public.
+
+        Args:
+          batch_size: Rows of the batch.
+          affordable: Whether all who vote can pay.
+          consistent: Whether the batch is in order.
+          alike: Whether processes have the same count and settings.
         """
         rows = tf.cast(batch_size, tf.int64)
-        count = tf.maximum(
-            tf.cast(self._saved, tf.int64), tf.convert_to_tensor(self._seen)
-        )
-        count = tf.minimum(count, _MOST)  # One more must not be negative.
+        count = self._count_now()
         one = tf.ones([], tf.int64)
         zero = tf.zeros([], tf.int64)
         if self.counts_passes:
@@ -193,10 +230,7 @@ class Spending:
             consistent &= self._rows + rows <= self._num_examples
         else:
             after = count + 1
-        affordable = tf.constant(True)
-        for payment in self._payments:
-            affordable &= payment.affordable(after, kind)
-        taken = affordable & consistent
+        taken = affordable & consistent & alike
         for payment in self._payments:
             payment.pay(taken)
         after = tf.where(taken, after, count)
@@ -205,7 +239,9 @@ class Spending:
         self._here.assign_add(after - count)
         self._rows.assign_add(tf.where(taken & (self._rows >= 0), rows, zero))
         self._exhausted.assign_add(tf.where(affordable, zero, one))
-        self._broken.assign_add(tf.where(affordable & ~consistent, one, zero))
+        broken = affordable & ~(consistent & alike)
+        self._broken.assign_add(tf.where(broken, one, zero))
+        self._apart.assign_add(tf.where(alike, zero, one))
         return taken
 
     def raise_refusals(self) -> None:
@@ -216,16 +252,24 @@ class Spending:
           PrivacyStateError: If a batch was not in order, or a step was not
             paid ahead.
         """
+        apart = int(self._apart.numpy())
         broken, exhausted = self.forget_refusals()
         if exhausted:
             raise self._not_paid(exhausted)
+        if apart:
+            raise PrivacyStateError(_APART.format(apart))
         if broken:
             raise PrivacyStateError(self._broken_message(broken))
+
+    def was_exhausted(self) -> bool:
+        """Whether steps were refused for the budget, and nobody was told."""
+        return int(self._exhausted.numpy()) > 0
 
     def forget_refusals(self) -> tuple[int, int]:
         """Numbers of steps refused for their batch and for the budget."""
         refused = int(self._broken.numpy()), int(self._exhausted.numpy())
         self._broken.assign(0)
+        self._apart.assign(0)
         self._exhausted.assign(0)
         return refused
 
@@ -263,5 +307,4 @@ class Spending:
 
 
 def _counter(name: str, value: int = 0) -> tf.Variable:
-    with tf.init_scope():
-        return tf.Variable(value, dtype=tf.int64, trainable=False, name=name)
+    return local_variable(value, name=name, dtype=tf.int64)

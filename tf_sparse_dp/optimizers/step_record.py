@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import dp_accounting
@@ -10,6 +11,7 @@ import tensorflow as tf
 
 from tf_sparse_dp.accounting.dp_events import FailingDpEvent
 from tf_sparse_dp.accounting.events import Noise
+from tf_sparse_dp.local_variable import local_variable
 from tf_sparse_dp.sampling.counts import whole_number
 
 _NOT_SAMPLED = -1.0
@@ -26,6 +28,8 @@ class StepRecord:
     Args:
       limit: How many steps fit.
       noise: "gaussian" or "laplace".
+      event: Makes an event of the three numbers that a step writes, where the
+        first of them is no sampling probability.
 
     Example:
       >>> record = StepRecord(10)
@@ -37,19 +41,21 @@ class StepRecord:
       0.2 GaussianDpEvent(noise_multiplier=1.5) 1
     """
 
-    def __init__(self, limit: int, noise: Noise = "gaussian"):
+    def __init__(
+        self,
+        limit: int,
+        noise: Noise = "gaussian",
+        event: Callable[[float, float, float], dp_accounting.DpEvent]
+        | None = None,
+    ):
         self._limit = whole_number("limit", limit)
         self._noise = noise
-        with tf.init_scope():
-            self._rows = tf.Variable(
-                np.zeros([self._limit, 3]), trainable=False, name="steps_taken"
-            )
-            self._count = tf.Variable(
-                0, dtype=tf.int64, trainable=False, name="steps_recorded"
-            )
-            self._cleared = tf.Variable(
-                0, dtype=tf.int64, trainable=False, name="steps_cleared"
-            )
+        self._event = self._sampled if event is None else event
+        self._rows = local_variable(
+            np.zeros([self._limit, 3]), name="steps_taken"
+        )
+        self._count = local_variable(0, name="steps_recorded", dtype=tf.int64)
+        self._cleared = local_variable(0, name="steps_cleared", dtype=tf.int64)
         self._listed = 0
 
     def has_room(self) -> tf.Tensor:
@@ -80,7 +86,10 @@ class StepRecord:
         place = tf.convert_to_tensor(self._count) % self._limit
         free = self.has_room()
         row = tf.where(free, row, tf.gather(self._rows, place))
-        self._rows.scatter_nd_update([[place]], [row])
+        # Of all ways to write a row, one that TPUs have.
+        tf.raw_ops.ResourceScatterUpdate(
+            resource=self._rows.handle, indices=[place], updates=[row]
+        )
         written = tf.convert_to_tensor(taken) & free
         self._count.assign_add(tf.cast(written, tf.int64))
 
@@ -101,7 +110,7 @@ class StepRecord:
         """Makes room of what `events` listed last: the ledger has it now."""
         self._cleared.assign(self._listed)
 
-    def _event(
+    def _sampled(
         self, probability: float, noise_multiplier: float, failure: float
     ) -> dp_accounting.DpEvent:
         event: dp_accounting.DpEvent

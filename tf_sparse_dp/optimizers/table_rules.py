@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import tensorflow as tf
 
@@ -56,6 +56,20 @@ class DualAveraging:
         whole_number("sample_rows", self.sample_rows)
         if not callable(self.learning_rate):
             check_positive("learning_rate", self.learning_rate)
+
+
+def _refuse(rule: DualAveraging, name: str, *_: Any) -> NoReturn:
+    """In place of what a frozen dataclass says, which helps nobody."""
+    raise dataclasses.FrozenInstanceError(
+        f"{name} of DualAveraging cannot be changed: training steps that were "
+        "traced have it. For a rate that changes give a schedule, such as "
+        "DualAveraging(keras.optimizers.schedules.CosineDecay(...)). To go on "
+        "with another rule, make a new optimizer with it and restore a "
+        "tf.train.Checkpoint of this one into that, which keeps what was spent."
+    )
+
+
+DualAveraging.__setattr__ = DualAveraging.__delattr__ = _refuse  # type: ignore[method-assign, assignment]
 
 
 class TableRule:

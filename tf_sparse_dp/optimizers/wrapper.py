@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import warnings
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar
@@ -14,14 +16,28 @@ from tf_sparse_dp.accounting.events import Sampling
 from tf_sparse_dp.accounting.filters.interface import PrivacyFilter
 from tf_sparse_dp.accounting.ledger_run import random_id
 from tf_sparse_dp.accounting.plan import PrivacyPlan
+from tf_sparse_dp.accounting.selected import Selected
 from tf_sparse_dp.accounting.statement import (
     PrivacyStatement,
     privacy_statement,
+)
+from tf_sparse_dp.distribute import processes, replicas
+from tf_sparse_dp.distribute.refusals import (
+    check_share,
+    check_strategy,
+    check_variables,
+)
+from tf_sparse_dp.errors import (
+    BudgetExhausted,
+    PrivacyStateError,
+    PrivacyWarning,
+    callers_level,
 )
 from tf_sparse_dp.gradients.effects import PRIVATE_UPDATE
 from tf_sparse_dp.gradients.memory import weights_of
 from tf_sparse_dp.gradients.separation import Gradient
 from tf_sparse_dp.layers.lazy_variable import lazy_variable, not_lazy
+from tf_sparse_dp.local_variable import TPU_STRATEGIES
 from tf_sparse_dp.mechanisms.interface import Mechanism
 from tf_sparse_dp.optimizers.accounts import (
     adaptive_plan,
@@ -29,14 +45,21 @@ from tf_sparse_dp.optimizers.accounts import (
     ledger_file,
     payments_for,
 )
-from tf_sparse_dp.optimizers.core import PrivateStep
+from tf_sparse_dp.optimizers.core import PrivateStep, Released
 from tf_sparse_dp.optimizers.graph_payment import GraphPayment
 from tf_sparse_dp.optimizers.record import CheckpointedLedger, Events, Record
 from tf_sparse_dp.optimizers.row_updates import by_rows
 from tf_sparse_dp.optimizers.saved_state import SavedState
 from tf_sparse_dp.optimizers.spending import Spending
 from tf_sparse_dp.optimizers.table_rules import TableRule
+from tf_sparse_dp.optimizers.trained_before import (
+    Trainer,
+    others_than,
+    register,
+    told,
+)
 from tf_sparse_dp.sampling.counts import whole_number
+from tf_sparse_dp.sampling.workers import current_share
 
 FLOAT16_REFUSAL = (
     "The mixed_float16 policy scales the loss and skips steps depending on the "
@@ -45,7 +68,9 @@ FLOAT16_REFUSAL = (
 )
 _ASSUMPTIONS = (
     "What enters the training step is one batch, row i of every tensor coming "
-    "from example i alone; and every step sees a batch of its own.",
+    "from example i alone; and every step sees a batch of its own. On several "
+    "replicas it is dealt out among them: none sees rows of another one, and "
+    "no example is drawn by two.",
     "Ragged and sparse features are well formed in every example: as many "
     "weights as ids, and an id where a lookup without a default needs one. A "
     "batch in which they are not is not trained on, and that shows.",
@@ -60,6 +85,20 @@ _ASSUMPTIONS = (
 _LAZY_TABLES = (
     "Tables of LazyEmbedding, which lack noise in memory until they are read, "
     "are read by way of their layer or variable, and by one thread at a time."
+)
+_WORKERS = (
+    "All workers have the same data in the same order. An example, or a user, "
+    "that is not there leaves its number empty: all others keep theirs, by "
+    "which they are dealt out. The network between workers, over which ids "
+    "that examples look up, their clipped gradients, sums without noise and "
+    "parts of the noise keys travel, is trusted. All workers run the same "
+    "versions on machines that round alike, so that one noise is added to one "
+    "sum."
+)
+_TPU = (
+    "The TPU multiplies float32 matrices in the highest precision, as it is "
+    "told to, and gives all its cores the same bits where they exchange sums. "
+    "Nobody has run this library on one yet."
 )
 
 
@@ -197,10 +236,21 @@ class PrivateWrapper(SavedState):
         self._compositions = self.add_variable(  # type: ignore[attr-defined]
             shape=(), dtype="int64", name="compositions"
         )
+        self._share = current_share()
+        self._on_tpu = isinstance(tf.distribute.get_strategy(), TPU_STRATEGIES)
+        if self._share.worker > 0:
+            ledger = None  # Of processes that train together, one pays.
         self._file = file = ledger_file(step, ledger)
         run = random_id() if file is None else file.run
         self._payments = payments_for(step, file, run)
         self._spending = Spending(step.plan, self._compositions, self._payments)
+        self._trainer = Trainer(
+            step.plan,
+            None if file is None else file.id,
+            run,
+            *self._spending.counters,
+        )
+        self._warned_of: list[Trainer] = []
         self._record = Record(
             header_of(step),
             self._spending.taken_here,
@@ -338,8 +388,75 @@ class PrivateWrapper(SavedState):
         self._spending.check()
 
     @property
+    def workers(self) -> int:
+        """How many processes train together."""
+        return self._share.workers
+
+    def agree(self, strategy: tf.distribute.Strategy | None) -> None:
+        """Lets processes that train together know what any of them spent.
+
+        All of them call it at the same time, before their first step and after
+        anything was restored; the `PrivacyBudget` callback does at the start of
+        `fit`.
+
+        Args:
+          strategy: In which they train.
+
+        Raises:
+          PrivacyStateError: In all of them, if their weights have different
+            numbers of steps in them, or a filter pays and they have spent
+            different parts of it.
+        """
+        if self.workers == 1 or strategy is None:
+            return
+        taken = int(tf.convert_to_tensor(self.iterations))
+        steps = processes.numbers(taken, strategy)
+        if len(set(steps)) > 1:
+            raise PrivacyStateError(
+                "The weights of workers have different numbers of steps in "
+                f"them: {steps}. Restore the same checkpoint in all workers."
+            )
+        own = self._spending.count()
+        counts = processes.numbers(own, strategy)
+        adaptive = isinstance(self._private.plan, AdaptivePlan)
+        if adaptive and len(set(counts)) > 1:
+            raise PrivacyStateError(
+                f"Workers have taken different numbers of steps: {counts}. "
+                "What those of others cost, a filter cannot be told by their "
+                "number. Restore the same checkpoint in all workers."
+            )
+        self._spending.raise_count(max(counts))
+
+    def check_together(self, strategy: tf.distribute.Strategy | None) -> None:
+        """Says why the next step would not be taken, if one worker cannot pay.
+
+        All processes that train together call it at the same time.
+
+        Raises:
+          BudgetExhausted: In all of them.
+        """
+        left = self.compositions_left
+        if left is None:
+            return
+        if self.workers == 1 or strategy is None:
+            if left == 0:
+                self.check_next()
+        elif min(processes.numbers(left, strategy)) == 0:
+            self.check_next()
+            raise BudgetExhausted(
+                "Another worker, which keeps the ledger, has nothing left to "
+                "pay the next step with."
+            )
+
+    @property
     def can_go_on(self) -> bool:
-        """Whether there is anything left to pay the next step or pass with."""
+        """Whether there is anything left to pay the next step or pass with.
+
+        Processes that train together must end together, and know of each other
+        only in steps: they go on until one refuses a step.
+        """
+        if self._share.workers > 1:
+            return not self._spending.was_exhausted()
         return self._spending.can_go_on()
 
     @property
@@ -376,7 +493,7 @@ class PrivateWrapper(SavedState):
         self._record.ledger()  # A filter is told what the graph has spent.
         self._spending.raise_refusals()
         step = self._private
-        return privacy_statement(
+        statement = privacy_statement(
             plan=step.plan,
             mechanism=step.released_by,
             clip_norm=step.clip_norm,
@@ -389,10 +506,62 @@ class PrivateWrapper(SavedState):
             extra_assumptions=(
                 *_assumptions(step.declared_rules),
                 *((_LAZY_TABLES,) if self._tables.seen else ()),
+                *((_WORKERS,) if self._share.workers > 1 else ()),
+                *((_TPU,) if self._on_tpu else ()),
                 *step.mechanism.assumptions,
             ),
             spent_before=step.mechanism.spent_before,
         )
+        if self._trainer.selected is not None:
+            statement = self._trainer.selected.stated(statement, step.plan)
+        return dataclasses.replace(
+            statement, also_trained=told(self._other_trainers())
+        )
+
+    def mark_selected(self, *, epsilon: float, delta: float) -> None:
+        """From now on the claim is that of a selection among several runs.
+
+        `private_selection` calls it for the models that it returns.
+
+        Args:
+          epsilon: Of the whole selection.
+          delta: Of the whole selection.
+        """
+        self._trainer.selected = Selected(
+            epsilon=epsilon, delta=delta, compositions=self._in_all()
+        )
+
+    def _other_trainers(self) -> list[Trainer]:
+        ledger = self._record.ledger()
+        runs = {run.id: run.num_events for run in ledger.runs}
+        bare = 0  # Others in a file count, too.
+        if self._file is None and self._share.worker == 0:
+            bare = self._spending.count() - ledger.num_events
+        return others_than(self._trainer, runs, bare)
+
+    def _meet(self, variables: Sequence[Any]) -> None:
+        """Warns, once, if others trained them and their cost is not known."""
+        register(variables, self._trainer)
+        with tf.init_scope():
+            others = [
+                other
+                for other in self._other_trainers()
+                if other not in self._warned_of
+            ]
+            self._warned_of += others
+            spent = "; ".join(map(str, others))
+        if others:
+            warnings.warn(
+                "This DPSparseOptimizer trains weights that another private "
+                f"optimizer of this process has trained ({spent}). What that "
+                "spent is not in the account of this one: the two compose. "
+                "Build a new model for a new run; or train on with the "
+                "optimizer that there is, or with one into which its state was "
+                "loaded; or give both the same filter, SharedBudget or ledger "
+                "file.",
+                PrivacyWarning,
+                stacklevel=callers_level(),
+            )
 
     def _in_all(self) -> int:
         """Compositions, with those of all others that share a ledger file."""
@@ -446,17 +615,48 @@ class PrivateWrapper(SavedState):
     ) -> None:
         self._check_state()
         self._spending.check_open()
-        _check_strategy(tf.distribute.get_strategy())
+        check_strategy(tf.distribute.get_strategy())
+        check_share(self._share)
         self.check_tables(variables)
+        self._meet(variables)
         tables = [lazy_variable(v) for v in variables]
-        released = self._private.release(
+        check_variables(
+            [*not_lazy(variables), self.iterations, self._compositions],
+            self._private.keys.variables,
+        )
+        step = self._private.clipped(
             gradients,
             [getattr(v, "path", v.name) for v in variables],
             [tuple(v.shape) for v in variables],
             [table is not None for table in tables],
+            lambda kind: (
+                *self._spending.vote(kind),
+                tf.cast(self.iterations, tf.int64),
+            ),
         )
+        replicas.combined(
+            step.own,
+            lambda sums: self._update(
+                self._private.released(step, sums),
+                variables,
+                tables,
+                apply_inner,
+            ),
+        )
+
+    def _update(
+        self,
+        released: Released,
+        variables: Sequence[Any],
+        tables: Sequence[Any],
+        apply_inner: Callable[[list[Gradient], list[Any]], Any],
+    ) -> None:
+        """The step from the release on, once for all replicas."""
         taken = self._spending.decide(
-            released.batch_size, released.kind, released.consistent
+            released.batch_size,
+            released.affordable,
+            released.consistent,
+            released.alike,
         )
 
         def take() -> tf.Tensor:
@@ -470,7 +670,10 @@ class PrivateWrapper(SavedState):
                     lazy.append((gradient, table))
             self._tables.update(lazy, released.stddev)
             if rest:
-                with by_rows(self.inner_optimizer):
+                with (
+                    by_rows(self.inner_optimizer),
+                    replicas.updating_all_copies(),
+                ):
                     apply_inner(*map(list, zip(*rest, strict=True)))
             else:
                 self.iterations.assign_add(1)
@@ -515,19 +718,4 @@ def _assumptions(declared_rules: Collection[str]) -> tuple[str, ...]:
         *_ASSUMPTIONS,
         "Rules that were declared with tf_sparse_dp.rules are right; nobody "
         f"proves them. Declared for: {', '.join(sorted(declared_rules))}.",
-    )
-
-
-def _check_strategy(strategy: tf.distribute.Strategy) -> None:
-    # Workers of a parameter server are not in sync, so it counts one replica;
-    # but they would write the counts over each other.
-    if isinstance(strategy, tf.distribute.ParameterServerStrategy):
-        replicas = "asynchronous workers"
-    elif strategy.num_replicas_in_sync > 1:
-        replicas = f"{strategy.num_replicas_in_sync} replicas"
-    else:
-        return
-    raise ValueError(
-        f"The training step runs on {replicas}; only one replica is supported. "
-        "Compile the model outside of the distribution strategy's scope."
     )

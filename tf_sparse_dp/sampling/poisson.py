@@ -20,6 +20,12 @@ from tf_sparse_dp.sampling.draws import Draws, checked_seed, fresh_draws
 from tf_sparse_dp.sampling.example_units import ExamplesAsUnits
 from tf_sparse_dp.sampling.padding import pad_rows
 from tf_sparse_dp.sampling.sources import open_examples
+from tf_sparse_dp.sampling.workers import (
+    ALL,
+    Share,
+    dealt_out,
+    own_share,
+)
 
 # Chance that any batch of a run is cut at the default `max_batch_size`. Charged
 # to delta, but out of sight of any delta that means something.
@@ -66,11 +72,16 @@ class PoissonSampling(ExamplesAsUnits):
         By default the smallest for which a whole run overflows with
         probability at most 1e-15, which is about b + 9√b. Known after
         construction, as is `num_steps`.
+      workers: W, the number of processes that train together. Examples are
+        dealt out among them by index, and each draws among its own; so no
+        example is drawn by two, and as every example has a coin of its own,
+        this is the same sampling, with q = (b/W) / ⌈n/W⌉. Each worker has
+        `max_batch_size` / W of the rows.
 
     Raises:
       TypeError: A count is not an integer.
-      ValueError: A count is out of range, or not exactly one of `epochs` and
-        `steps` is given.
+      ValueError: A count is out of range or cannot be dealt out, or not
+        exactly one of `epochs` and `steps` is given.
 
     Example:
       >>> sampling = PoissonSampling(
@@ -97,6 +108,7 @@ class PoissonSampling(ExamplesAsUnits):
     epochs: float | None = None
     steps: int | None = None
     max_batch_size: int = None  # type: ignore[assignment]  # chosen below
+    workers: int = 1
     num_steps: int = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -107,6 +119,12 @@ class PoissonSampling(ExamplesAsUnits):
                 f"batch_size is {b}, expected at most num_examples={n}. "
                 "Lower the batch size; equal to num_examples, it takes all "
                 "examples in every step."
+            )
+        workers = whole_number("workers", self.workers)
+        if b % workers:
+            raise ValueError(
+                f"batch_size is {b}, expected a multiple of workers={workers}: "
+                "each of them draws an equal part."
             )
         if (self.epochs is None) == (self.steps is None):
             raise ValueError(
@@ -123,20 +141,29 @@ class PoissonSampling(ExamplesAsUnits):
         self._set("num_examples", n)
         self._set("batch_size", b)
         self._set("num_steps", steps)
+        self._set("workers", workers)
         limit = self.max_batch_size
         if limit is None:
-            limit = self._batch_sizes.smallest_limit(_OVERFLOW_OF_A_RUN / steps)
+            allowed = _OVERFLOW_OF_A_RUN / (steps * workers)
+            limit = workers * self._batch_sizes.smallest_limit(allowed)
         self._set(
             "max_batch_size", whole_number("max_batch_size", limit, at_least=b)
         )
+        if limit % workers:
+            raise ValueError(
+                f"max_batch_size is {limit}, expected a multiple of "
+                f"workers={workers}: each of them has an equal part."
+            )
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
 
     @functools.cached_property
     def _batch_sizes(self) -> BatchSizes:
+        """Of what one worker draws; where others have one more, from nobody."""
         return BatchSizes(
-            num_examples=self.num_examples, batch_size=self.batch_size
+            num_examples=-(-self.num_examples // self.workers),
+            batch_size=self.batch_size // self.workers,
         )
 
     @property
@@ -147,7 +174,8 @@ class PoissonSampling(ExamplesAsUnits):
     @property
     def sampling_probability(self) -> float:
         """q, the probability that a given example is in a given batch."""
-        return self.batch_size / self.num_examples
+        share = -(-self.num_examples // self.workers)
+        return (self.batch_size // self.workers) / share
 
     @property
     def expected_batch_size(self) -> float:
@@ -157,7 +185,9 @@ class PoissonSampling(ExamplesAsUnits):
     @property
     def overflow_probability(self) -> float:
         """Upper bound of the probability that a batch is cut, for one step."""
-        return self._batch_sizes.overflow_probability(self.max_batch_size)
+        limit = self.max_batch_size // self.workers
+        each = self._batch_sizes.overflow_probability(limit)
+        return min(1.0, self.workers * each)
 
     @property
     def num_compositions(self) -> int:
@@ -171,7 +201,7 @@ class PoissonSampling(ExamplesAsUnits):
             f"Poisson sampling: in each of {self.num_steps:,} steps, each of "
             f"{self.num_examples:,} examples is in the batch independently "
             f"with probability {self.sampling_probability:.6g}, "
-            f"{self.batch_size:,} being expected."
+            f"{self.batch_size:,} being expected{dealt_out(self.workers)}."
         )
 
     def with_compositions(self, number: int) -> PoissonSampling:
@@ -204,7 +234,8 @@ class PoissonSampling(ExamplesAsUnits):
         `max_batch_size` rows. Each further iteration draws anew, and costs as
         much privacy as the first; to see a run in parts, use
         `fit(..., epochs=k, steps_per_epoch=num_steps // k)`, which goes on
-        where it was.
+        where it was. In the scope of several workers there is no end to it:
+        pass `steps_per_epoch`.
 
         `weight` is the validity column: float16, above zero where the row is
         an example. It may be moved within the batch by `map`, but must reach
@@ -234,13 +265,14 @@ class PoissonSampling(ExamplesAsUnits):
           ['item', 'user'] (5,) float16
         """
         examples = open_examples(data, self.num_examples)
+        share = own_share(self.workers, self.max_batch_size)
         iterations = fresh_draws(checked_seed(seed))
         warn_of_seed(seed)
 
         def batches() -> Iterator[tuple[np.ndarray, ...]]:
             draws = next(iterations)
             for _ in range(self.num_steps):
-                drawn, slots = self.draw(draws)
+                drawn, slots = self.draw(draws, share)
                 yield tuple(
                     pad_rows(rows, slots, self.max_batch_size)
                     for rows in examples.rows(drawn)
@@ -253,24 +285,35 @@ class PoissonSampling(ExamplesAsUnits):
             weights=True,
         )
 
-    def draw(self, draws: Draws) -> tuple[np.ndarray, np.ndarray]:
+    def draw(
+        self, draws: Draws, share: Share = ALL
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Who is in a batch, and in which slot each of them is.
 
         Given its size, a Poisson batch is a uniform subset; so drawing the
         size and then the subset is exact, and costs O(batch), not O(n). A
         uniform part of a uniform subset is one as well: cutting the size cuts
         the batch.
+
+        Args:
+          draws: Where the randomness comes from.
+          share: What of examples and slots is this worker's.
         """
-        size = min(self._batch_sizes.draw(draws), self.max_batch_size)
-        drawn = draws.subset(self.num_examples, size)
-        return drawn, draws.permutation(self.max_batch_size)[:size]
+        limit = self.max_batch_size // self.workers
+        size = min(self._batch_sizes.draw(draws), limit)
+        drawn = draws.subset(-(-self.num_examples // self.workers), size)
+        drawn = share.examples(drawn)
+        slots = share.slots(self.max_batch_size)
+        slots = slots[draws.permutation(limit)[:size]]
+        there = drawn < self.num_examples
+        return drawn[there], slots[there]
 
     def get_config(self) -> dict[str, Any]:
         """The arguments that make an equal sampling."""
         return {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
-            if field.init
+            if field.init and (field.name != "workers" or self.workers > 1)
         }
 
     @classmethod

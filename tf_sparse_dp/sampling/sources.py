@@ -16,6 +16,7 @@ from tf_sparse_dp.sampling.padding import (
     is_validity_column,
 )
 from tf_sparse_dp.sampling.structure import WEIGHT, filled, flattened
+from tf_sparse_dp.sampling.workers import check_same, current_share
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +33,8 @@ class RandomAccess:
       source: A callable, or an object with `[]`, that takes an index from 0 to
         `num_examples - 1` and returns that example as `(x,)`, `(x, y)` or
         `(x, y, sample_weight)`. Every example has the same structure, types
-        and shapes; example 0 is read first to learn them.
+        and shapes; example 0 is read first to learn them (a worker's own
+        first one, where several train together and have equal sources).
       num_examples: How many there are; `len(source)` by default.
       batched: Whether the source takes a vector of int64 indices instead, and
         returns arrays with one row for each of them. Much faster where reading
@@ -133,12 +135,19 @@ class Examples:
         The arrays stay where they are: the pipeline calls back for each batch,
         so that none of them becomes a constant in a graph.
 
+        In the scope of several workers it has no end.
+
         Args:
           batches: Starts a pass: `steps` batches, one array for each column.
           batch_rows: The number of rows of every batch; None if it varies.
           steps: The number of batches of a pass.
           weights: Whether to give out the validity column.
+
+        Raises:
+          ValueError: In the scope of a distribution strategy that cannot deal
+            out so many rows evenly.
         """
+        _check_even(batch_rows)
         names = [column.name for column in self.columns]
 
         def arranged(*arrays: tf.Tensor) -> tuple[Any, ...]:
@@ -149,7 +158,7 @@ class Examples:
                 return x, y, named[WEIGHT]
             return (x,) if y is None else (x, y)
 
-        return (
+        dataset = (
             tf.data.Dataset.from_generator(
                 batches,
                 output_signature=tuple(
@@ -158,38 +167,60 @@ class Examples:
             )
             .map(arranged)
             .apply(tf.data.experimental.assert_cardinality(steps))
-            .prefetch(tf.data.AUTOTUNE)
         )
+        if current_share().workers > 1:
+            # Else each worker is asked before each step whether it has data.
+            dataset = dataset.repeat()
+            # Rows are where this puts them; else batches would be padding.
+            options = tf.data.Options()
+            options.experimental_distribute.auto_shard_policy = (
+                tf.data.experimental.AutoShardPolicy.DATA
+            )
+            dataset = dataset.with_options(options)
+        return dataset.prefetch(tf.data.AUTOTUNE)
 
 
 def open_examples(
-    data: Any, num_examples: int, *, told_by: str = "num_examples"
+    data: Any,
+    num_examples: int,
+    *,
+    told_by: str = "num_examples",
+    beside: Iterable[np.ndarray] = (),
 ) -> Examples:
     """Checks `data` against `num_examples` and makes it readable by index.
+
+    In the scope of several workers, they compare what they were given.
 
     Args:
       data: `(x,)`, `(x, y)` or `(x, y, sample_weight)` of arrays, or of dicts
         and tuples of arrays, with one row for each example; or `RandomAccess`.
       num_examples: How many examples the sampling was told of.
       told_by: The argument that said so, for errors.
+      beside: What else has to be the same in all workers.
 
     Raises:
       TypeError: `data`, or an array in it, is of a form that cannot be used.
       ValueError: Lengths differ, weights are invalid, or a scalar column has
         the type that is reserved for the validity column.
     """
+    share = current_share()
     if isinstance(data, RandomAccess):
         if data.num_examples != num_examples:
             raise ValueError(
                 f"The source has {data.num_examples} examples, expected "
                 f"{num_examples} as {told_by} says: make them equal."
             )
-        x, y, first = _fetched(data, np.zeros(1, np.int64))
+        own = min(share.worker, num_examples - 1)
+        x, y, first = _fetched(data, np.array([own]))
         read = _reader(data, first)
+        compared = list(beside)
     else:
         x, y, leaves = flattened(data)
         first = _arrays(leaves, num_examples, f", as {told_by} says")
         read = _gatherer(first)
+        compared = [*first.values(), *beside]
+    if share.workers > 1:
+        check_same(compared)
     return Examples(
         columns=_columns(first), read=read, x=x, y=y, weighted=WEIGHT in first
     )
@@ -279,6 +310,17 @@ def _reader(
         return {name: _like(first[name], rows[name], name) for name in first}
 
     return read
+
+
+def _check_even(batch_rows: int | None) -> None:
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    if batch_rows is not None and batch_rows % replicas:
+        more = -(-batch_rows // replicas) * replicas
+        raise ValueError(
+            f"Batches have {batch_rows} rows, padding included, which "
+            f"{replicas} replicas cannot share evenly; expected a multiple of "
+            f"that. Pass max_batch_size={more} to the sampling, say."
+        )
 
 
 def _require_same_names(

@@ -15,6 +15,21 @@ import tensorflow as tf
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class DrawnPart:
+    """A part of a batch that is drawn without replacement.
+
+    Attributes:
+      source_size: How many units it is drawn from.
+      sample_size: How many are drawn.
+      uses: In how many noisy sums a unit of it is.
+    """
+
+    source_size: int
+    sample_size: int
+    uses: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class StepKind:
     """Public facts about one kind of step.
 
@@ -25,12 +40,17 @@ class StepKind:
       expected_batch_size: The mean number of units in a batch.
       overflow_probability: Upper bound of the probability that the batch drawn
         is not the batch used.
+      parts: If not empty, the batch consists of parts that are drawn
+        independently of each other, each without replacement. Then units are
+        replaced, not added, and all that `sampling_probability` would say is
+        said here.
     """
 
     rows: int | None
     sampling_probability: float | None
     expected_batch_size: float
     overflow_probability: float
+    parts: tuple[DrawnPart, ...] = ()
 
 
 def step_kinds(sampling: Any) -> tuple[StepKind, ...]:
@@ -53,6 +73,11 @@ def step_kinds(sampling: Any) -> tuple[StepKind, ...]:
             overflow_probability=sampling.overflow_probability,
         ),
     )
+
+
+def has_parts(kinds: Sequence[StepKind]) -> bool:
+    """Whether batches consist of parts that are drawn without replacement."""
+    return any(kind.parts for kind in kinds)
 
 
 def kind_of(rows: Any, kinds: Sequence[StepKind]) -> tf.Tensor:

@@ -15,6 +15,7 @@ from tf_sparse_dp.sampling.draws import Draws, checked_seed, fresh_draws
 from tf_sparse_dp.sampling.padding import pad_rows
 from tf_sparse_dp.sampling.poisson import PoissonSampling, warn_of_seed
 from tf_sparse_dp.sampling.sources import open_examples
+from tf_sparse_dp.sampling.workers import Share, dealt_out, own_share
 
 _ID_TYPES = (int, str, bytes, np.integer)
 
@@ -54,11 +55,13 @@ class UserSampling:
       steps: T itself. Give either `epochs` or `steps`.
       max_users_per_batch: The number of units of every batch, at least
         `users_per_batch`. By default as in `PoissonSampling`.
+      workers: The number of processes that train together, among which users
+        are dealt out as examples are in `PoissonSampling`.
 
     Raises:
       TypeError: A count is not an integer.
-      ValueError: A count is out of range, or not exactly one of `epochs` and
-        `steps` is given.
+      ValueError: A count is out of range or cannot be dealt out, or not
+        exactly one of `epochs` and `steps` is given.
 
     Example:
       >>> sampling = UserSampling(
@@ -85,6 +88,7 @@ class UserSampling:
     epochs: float | None = None
     steps: int | None = None
     max_users_per_batch: int = None  # type: ignore[assignment]  # chosen below
+    workers: int = 1
 
     def __post_init__(self) -> None:
         for name in ("num_users", "users_per_batch", "examples_per_user"):
@@ -118,6 +122,7 @@ class UserSampling:
             epochs=self.epochs,
             steps=self.steps,
             max_batch_size=self.max_users_per_batch,
+            workers=self.workers,
         )
 
     @property
@@ -189,7 +194,8 @@ class UserSampling:
             f"each of {self.num_users:,} users is in the batch independently "
             f"with probability {self.sampling_probability:.6g}, "
             f"{self.users_per_batch:,} being expected, and adds at most "
-            f"{self.examples_per_user:,} example{plural}, chosen at random."
+            f"{self.examples_per_user:,} example{plural}, chosen at random"
+            f"{dealt_out(self.workers)}."
         )
 
     def with_compositions(self, number: int) -> UserSampling:
@@ -213,6 +219,7 @@ class UserSampling:
             examples_per_user=self.examples_per_user,
             steps=users.num_steps,
             max_users_per_batch=users.max_batch_size,
+            workers=users.workers,
         )
 
     def dataset(
@@ -228,7 +235,9 @@ class UserSampling:
           data: `(x,)`, `(x, y)` or `(x, y, sample_weight)`, with one row for
             each example; or `RandomAccess`.
           user_ids: Whose example each row is: a vector of integers or strings.
-            Only equality counts; ids need not be features.
+            Only equality counts; ids need not be features. With several
+            workers, among which users are dealt out by number, integers from 0
+            to `num_users` - 1 that do not depend on who else is in the data.
           seed: For tests only: makes the draws repeatable, and therefore not
             private.
 
@@ -238,9 +247,16 @@ class UserSampling:
             weight is negative or not finite, or a scalar feature has type
             float16.
         """
-        belongings = Belongings(user_ids, self.num_users)
+        share = own_share(self.workers, self.max_users_per_batch)
+        ids = _checked_ids(user_ids)
+        if self.workers > 1:
+            _check_numbers(ids, self.num_users)
+        belongings = Belongings(ids, self.num_users, self.workers > 1)
         examples = open_examples(
-            data, belongings.num_examples, told_by="the length of user_ids"
+            data,
+            belongings.num_examples,
+            told_by="the length of user_ids",
+            beside=[ids],
         )
         iterations = fresh_draws(checked_seed(seed))
         warn_of_seed(seed)
@@ -248,7 +264,7 @@ class UserSampling:
         def batches() -> Iterator[tuple[np.ndarray, ...]]:
             draws = next(iterations)
             for _ in range(self.num_steps):
-                drawn, places = self._draw(draws, belongings)
+                drawn, places = self._draw(draws, belongings, share)
                 yield tuple(
                     pad_rows(rows, places, self.batch_rows)
                     for rows in examples.rows(drawn)
@@ -262,11 +278,11 @@ class UserSampling:
         )
 
     def _draw(
-        self, draws: Draws, belongings: Belongings
+        self, draws: Draws, belongings: Belongings, share: Share
     ) -> tuple[np.ndarray, np.ndarray]:
         """Which examples are in a batch, sorted, and in which row each is."""
         size = self.examples_per_user
-        users, units = self._users.draw(draws)
+        users, units = self._users.draw(draws, share)
         examples, present = belongings.some(users, size, draws)
         rows = units[:, None] * size + draws.permutations(users.size, size)
         examples, rows = examples[present], rows[present]
@@ -278,6 +294,7 @@ class UserSampling:
         return {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
+            if field.name != "workers" or self.workers > 1
         }
 
     @classmethod
@@ -290,12 +307,12 @@ class Belongings:
     """The examples of each user, found in time that depends on those alone.
 
     Args:
-      user_ids: Whose example each one is.
+      ids: Whose example each one is.
       num_users: How many users there may be. Those without examples come last.
+      numbered: Whether ids are numbers below `num_users`, which users keep.
     """
 
-    def __init__(self, user_ids: Any, num_users: int):
-        ids = _checked_ids(user_ids)
+    def __init__(self, ids: np.ndarray, num_users: int, numbered: bool = False):
         known, numbers, counts = np.unique(
             ids, return_inverse=True, return_counts=True
         )
@@ -308,7 +325,7 @@ class Belongings:
         self.num_examples = ids.size
         self._examples = np.argsort(numbers, kind="stable")
         self._counts = np.zeros(num_users, np.int64)
-        self._counts[: known.size] = counts
+        self._counts[known if numbered else slice(known.size)] = counts
         self._starts = np.cumsum(self._counts) - self._counts
 
     def some(
@@ -328,6 +345,16 @@ class Belongings:
         places = self._starts[users][:, None] + within
         places[~present] = 0
         return self._examples[places], present
+
+
+def _check_numbers(ids: np.ndarray, num_users: int) -> None:
+    if ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= num_users:
+        raise ValueError(
+            f"user_ids are of type {ids.dtype}, or not all from 0 to "
+            f"num_users - 1 = {num_users - 1}; expected such numbers, by which "
+            "users are dealt out among workers. Number users once, so that the "
+            "number of one does not depend on who else is there."
+        )
 
 
 def _checked_ids(user_ids: Any) -> np.ndarray:

@@ -19,6 +19,7 @@ from tf_sparse_dp import (
     RenyiFilter,
     ZcdpFilter,
 )
+from tf_sparse_dp.accounting.filters.approximate import epsilon_of_squares
 from tf_sparse_dp.accounting.filters.renyi import default_orders
 
 pytestmark = [pytest.mark.once]
@@ -224,3 +225,17 @@ def test_one_order_suits_an_event() -> None:
         dp_accounting.NoOpDpEvent(), epsilon=1.0, delta=1e-6
     )
     assert free.remaining() == 1.0
+
+
+def test_one_release_that_plain_epsilons_would_pay_for() -> None:
+    """What it costs is said, and the filter that is named does pay."""
+    event = ApproxDpEvent(epsilon=1.0, delta=1e-6)
+    pairs = ApproxDPFilter(epsilon=2.0, delta=1e-5)
+    counted = epsilon_of_squares(1.0, 5e-6)
+    with pytest.raises(BudgetExhausted, match=f"count as {counted:.4g} here"):
+        pairs.spend(event)
+    RenyiFilter(epsilon=2.0, delta=1e-5, event_delta=5e-6).spend(event)
+    ZcdpFilter(epsilon=2.0, delta=1e-5).spend(Gaussian(5.0))
+    with pytest.raises(BudgetExhausted) as refused:
+        pairs.spend(ApproxDpEvent(epsilon=3.0, delta=1e-6))
+    assert "count as" not in str(refused.value)

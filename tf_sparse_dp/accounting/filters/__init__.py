@@ -1,6 +1,7 @@
 """Budgets for events that are chosen as training goes."""
 
 from tf_sparse_dp.accounting.filters.approximate import ApproxDPFilter
+from tf_sparse_dp.accounting.filters.bias_reduced import BiasReducedFilter
 from tf_sparse_dp.accounting.filters.children import ChildFilter
 from tf_sparse_dp.accounting.filters.concentrated import ZcdpFilter
 from tf_sparse_dp.accounting.filters.interface import PrivacyFilter
@@ -10,6 +11,7 @@ from tf_sparse_dp.accounting.filters.shared import SharedBudget
 
 __all__ = [
     "ApproxDPFilter",
+    "BiasReducedFilter",
     "ChildFilter",
     "PldFilter",
     "PrivacyFilter",

@@ -76,6 +76,15 @@ class AdditiveFilter(PrivacyFilter):
         return self._event_delta
 
     @property
+    def decides_late(self) -> bool:
+        """Whether sums may go over: see `BiasReducedFilter`, which proves it.
+
+        A decision then looks at the sums without the event itself, and without
+        the one before it.
+        """
+        return False
+
+    @property
     def budgets(self) -> Array:
         """What `spent` may grow to, in at least one place."""
         return np.asarray(self._budgets)
@@ -146,12 +155,14 @@ class AdditiveFilter(PrivacyFilter):
 
     def get_state(self) -> dict[str, Any]:
         """What was spent, in plain values; reservations count as spent."""
-        spent = self._spent
-        return {
-            "spent": list(spent.sizes),
-            "delta": spent.delta,
-            "failure": spent.failure,
-        }
+        return state_of(self._spent)
+
+    def get_seen_state(self) -> dict[str, Any]:
+        """The part of it that the next decision looks at: see `decides_late`.
+
+        It is all of it, unless the filter decides late.
+        """
+        return self.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Goes on from a saved state; what was spent here stays spent.
@@ -227,6 +238,15 @@ class AdditiveFilter(PrivacyFilter):
                 f"count is {count!r}, expected an integer from 0 to 2^53."
             )
         return sum_of(self._spent, self._prices.cost(event), count)
+
+
+def state_of(spent: Cost) -> dict[str, Any]:
+    """Sums, in plain values."""
+    return {
+        "spent": list(spent.sizes),
+        "delta": spent.delta,
+        "failure": spent.failure,
+    }
 
 
 def charge_of(cost: Cost, epsilon: float) -> float:

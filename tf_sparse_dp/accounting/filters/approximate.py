@@ -83,6 +83,22 @@ def _prices(
     return ApproximatePrices(relation)
 
 
+def squares_within(epsilon: float, delta: float) -> float:
+    """The largest Σ ε_t² that is within (ε, δ'), rounded down.
+
+    The square of the root of s²/2 + cs = ε with c = sqrt(2 ln(1/δ')).
+    """
+    rate = math.sqrt(-2 * math.log(delta * (1 - 2 * ULP))) * (1 + 8 * ULP)
+    root = 2 * epsilon / (rate + math.sqrt(rate * rate + 2 * epsilon))
+    return root * root * (1 - 16 * ULP)
+
+
+def epsilon_of_squares(total: float, delta: float) -> float:
+    """sqrt(2 ln(1/δ') Σ ε_t²) + Σ ε_t² / 2, rounded up."""
+    rate = math.sqrt(-2 * math.log(delta) * total)
+    return (rate + total / 2) * (1 + 8 * ULP)
+
+
 class ApproxDPFilter(AdditiveFilter):
     r"""Adaptive spending of (ε, δ) pairs.
 
@@ -124,20 +140,30 @@ class ApproxDPFilter(AdditiveFilter):
         ),
     ):
         event_delta = checked_event_delta(epsilon, delta, event_delta, 0.5)
-        # The root of s²/2 + cs = ε with c = sqrt(2 ln(1/δ')), rounded down.
-        rest = (delta - event_delta) * (1 - 2 * ULP)
-        rate = math.sqrt(-2 * math.log(rest)) * (1 + 8 * ULP)
-        root = 2 * epsilon / (rate + math.sqrt(rate * rate + 2 * epsilon))
         super().__init__(
             epsilon=epsilon,
             delta=delta,
             event_delta=event_delta,
             prices=_prices(neighboring_relation),
-            budgets=(root * root * (1 - 16 * ULP),),
+            budgets=(squares_within(epsilon, delta - event_delta),),
             neighboring_relation=neighboring_relation,
         )
 
+    def _advice(self, event: dp_accounting.DpEvent, count: int) -> str:
+        cost = self._prices.cost(event)
+        total = count * cost.sizes[0]
+        counted = epsilon_of_squares(total, self._delta - self._event_delta)
+        plain = count * math.sqrt(cost.sizes[0])
+        if not plain <= self._epsilon < counted:
+            return ""
+        return (
+            f" (Epsilons of these add up to {plain:.4g}, but count as "
+            f"{counted:.4g} here: sqrt(2 ln(1/delta')) times the root of the "
+            "sum of squares, which pays for many small releases only. For few "
+            "large ones take a RenyiFilter, with an event_delta if events have "
+            "deltas, or a ZcdpFilter if they are Gaussian, and spend the event "
+            "of the mechanism itself.)"
+        )
+
     def _epsilon_at(self, delta: float) -> float:
-        (total,) = self._spent.sizes
-        rate = math.sqrt(-2 * math.log(delta) * total)
-        return (rate + total / 2) * (1 + 8 * ULP)
+        return epsilon_of_squares(self._spent.sizes[0], delta)

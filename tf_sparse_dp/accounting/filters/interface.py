@@ -112,6 +112,11 @@ class PrivacyFilter(dp_accounting.PrivacyAccountant):
     def remaining(self) -> float:
         """The part of the budget that is left, from 1.0 down to 0.0."""
 
+    @property
+    def exceeded(self) -> bool:
+        """Whether more was composed than the budget pays for."""
+        return not self.can_spend(dp_accounting.NoOpDpEvent())
+
     @abc.abstractmethod
     def _forget(self) -> None:
         """Makes the sums what they were before anything was composed."""
@@ -284,9 +289,13 @@ class PrivacyFilter(dp_accounting.PrivacyAccountant):
                         f"{self!r} does not pay for {least} of {event!r}: "
                         f"{100 * self.remaining():.3g}% of the budget is left, "
                         "and this costs more. Nothing was spent; nothing may "
-                        "be released."
+                        f"be released.{self._advice(event, least)}"
                     )
             return self._hold(event, number, run)
+
+    def _advice(self, event: dp_accounting.DpEvent, count: int) -> str:
+        """What to do about an event that does not fit, after a blank."""
+        return ""
 
     def _hold(
         self, event: dp_accounting.DpEvent, count: int, run: str | None

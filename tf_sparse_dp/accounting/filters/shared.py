@@ -256,3 +256,14 @@ class SharedBudget(PrivacyFilter):
 
     def __repr__(self) -> str:
         return f"SharedBudget({self.path!r}, {self._filter!r})"
+
+
+def budgets_of(budget: PrivacyFilter) -> set[str]:
+    """What a filter's statement speaks for, by names that do not repeat."""
+    names = {budget.id}
+    if isinstance(budget, SharedBudget):
+        names.add(os.path.realpath(budget.path))
+    # With a cap of its own, a child claims no more than what it releases.
+    if isinstance(budget, ChildFilter) and budget._cap is None:
+        names |= budgets_of(budget._parent)
+    return names
