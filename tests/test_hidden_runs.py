@@ -120,3 +120,4 @@ def test_tracebacks_hold_nothing_of_other_runs(runs) -> None:
         frame = frame.tb_next
     assert seen and not any("loser': 1" in locals_ for locals_ in seen)
     assert not any("'number': 7" in locals_ for locals_ in seen)
+    assert not any("'_': 5" in locals_ for locals_ in seen)

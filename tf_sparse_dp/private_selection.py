@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import itertools
 import math
 import numbers
 import secrets
@@ -130,7 +131,8 @@ def private_selection(
     noise is drawn in such steps exactly, so the score is a rounding of the sum
     with continuous noise. A unit's score that is not finite counts as -B, a
     public score that is not finite is below all others. A vector of length 1,
-    such as a mean in a list, is refused: a mean is no unit's.
+    such as a mean in a list, is refused: a mean is no unit's. So that there is
+    more than one unit is public.
 
     **Guarantee**: that of the plan, for what is returned, if
 
@@ -140,7 +142,9 @@ def private_selection(
       is returned, also within tuples, lists and dicts, is looked at if it is
       compiled: its optimizer has to be a `DPSparseOptimizer` with that plan, or
       with a filter of that kind, budget and relation which is not `plan.run`
-      itself and no other run has.);
+      itself and no other run has. Several models of a run have to share it. A
+      model that was selected before, that goes on from another run, or whose
+      weights were trained by another private optimizer as well is refused.);
     * `score_fn` is as described, and no unit has more than one of the $f_i$;
     * nothing of the runs but the result is looked at.
 
@@ -151,9 +155,11 @@ def private_selection(
     What a run writes elsewhere (TensorBoard, files, loggers that were set
     up before, the log of TensorFlow itself) is not under control here, nor is
     how long all took, which tells about the number of runs; so do generators of
-    random numbers that were seeded before, and names of functions in a
-    SavedModel. To look at all runs, make the plan with `reveal_all=True`: every
-    run is charged then.
+    random numbers that were seeded before, names of functions in a SavedModel,
+    and what TensorFlow calls variables in memory. A process that is killed
+    leaves directories of runs, `private_run_*` where temporary files are:
+    delete them. To look at all runs, make the plan with `reveal_all=True`:
+    every run is charged then.
 
     **The best model's own statement**: the `DPSparseOptimizer` of a model that
     is returned is told, so that its `privacy_statement()` has the epsilon and
@@ -245,13 +251,13 @@ def _all_runs(
     scored: _Scored | None = None
     loser: _Scored | None = None
     revealed: list[_Scored] = []
-    filters: set[str] = set()  # That runs had.
+    seen: set[str] = set()  # Ids of the trainings and budgets of runs.
     names = name_counts()
     try:
-        for _ in range(number):
+        for _ in itertools.repeat(None, number):  # Uncounted, see below.
             # A model is not to be called after the number of its run.
             set_name_counts(names)
-            scored = _one_run(train_fn, score_fn, plan, score_clip, filters)
+            scored = _one_run(train_fn, score_fn, plan, score_clip, seen)
             if _is_again(scored, best, revealed):
                 raise _trained_again(scored)
             best, loser = _better(scored, best)
@@ -266,7 +272,8 @@ def _all_runs(
                 one.run._remove()
         # Tracebacks hold on to what was in here.
         best = scored = loser = one = None
-        revealed, number, filters = [], 0, set()
+        revealed, number = [], 0
+        seen.clear()
         set_name_counts(names)
         raise
     # Nor is what is made afterwards to be called after their number.
@@ -287,14 +294,14 @@ def _one_run(
     score_fn: Callable[[Any], Any],
     plan: SelectionPlan,
     score_clip: float | None,
-    filters: set[str],
+    seen: set[str],
 ) -> _Scored:
     run = Run()
     units: Any
     try:
         with _unheard(plan.reveal_all) as heard:
             value = _trained(train_fn, run)
-            check_trained(value, plan, filters)
+            check_trained(value, plan, seen)
             if score_clip is None:
                 units = score = _public_score(score_fn(value))
         names = name_counts()

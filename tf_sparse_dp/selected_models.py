@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,22 +13,26 @@ from tf_sparse_dp.accounting.filters.shared import budgets_of
 from tf_sparse_dp.accounting.plan import PrivacyPlan
 from tf_sparse_dp.accounting.selection import SelectionPlan
 
+# What a training kept to, and the names of the budgets that paid for it.
+_Training = tuple[Any, set[str]]
 _SPENT = "What was spent stays spent."
 
 
-def check_trained(value: Any, plan: SelectionPlan, filters: set[str]) -> None:
+def check_trained(value: Any, plan: SelectionPlan, seen: set[str]) -> None:
     """Compares the optimizers of what a run returned with the plan.
 
     Args:
       value: What `train_fn` returned.
       plan: Of the selection.
-      filters: Budgets that earlier runs had; those of this one are added.
+      seen: Ids of the trainings and budgets of earlier runs; those of this one
+        are added.
 
     Raises:
       ValueError: A model was trained by something else.
     """
     run = plan.run
     own: set[str] = set()
+    trainings: list[_Training] = []
     for optimizer in _optimizers(value, set()):
         private = hasattr(optimizer, "privacy_statement")
         if not private and isinstance(run, (PrivacyPlan, PrivacyFilter)):
@@ -48,6 +53,7 @@ def check_trained(value: Any, plan: SelectionPlan, filters: set[str]) -> None:
                 "are, and choose, by itself. Expected runs of one process. "
                 + _SPENT
             )
+        own |= _check_history(optimizer, seen)
         kept = optimizer.plan
         if isinstance(run, PrivacyPlan) and kept != run:
             raise ValueError(
@@ -56,7 +62,7 @@ def check_trained(value: Any, plan: SelectionPlan, filters: set[str]) -> None:
                 f"the latter, `run` of the selection's plan. {_SPENT}"
             )
         if isinstance(run, PrivacyFilter):
-            own |= _check_filter(kept, run, filters)
+            own |= _check_filter(kept, run, seen)
         elif kept is not None:
             relation = neighbouring_relation(kept.neighbouring_relation)
             if relation is not plan.neighboring_relation:
@@ -66,9 +72,10 @@ def check_trained(value: Any, plan: SelectionPlan, filters: set[str]) -> None:
                     f"{plan.neighboring_relation}. Make the plan with "
                     f"neighboring_relation={relation}. {_SPENT}"
                 )
-            if isinstance(run, tuple):
-                _check_size(kept, run)
-    filters |= own
+        if kept is not None:
+            trainings.append((_budget(kept), optimizer.trainer.budgets))
+    _check_together(trainings, run)
+    seen |= own
 
 
 def private_optimizers(value: Any) -> list[Any]:
@@ -96,19 +103,64 @@ def _check_step(step: Any) -> None:
         )
 
 
-def _check_size(kept: Any, run: tuple[float, float]) -> None:
-    budget = kept.filter if isinstance(kept, AdaptivePlan) else kept
-    if budget.epsilon > run[0] or budget.delta > run[1]:
+def _check_history(optimizer: Any, seen: set[str]) -> set[str]:
+    """The trainings that a model is made of, which are to be this run's."""
+    trainer = optimizer.trainer
+    if trainer.selected is not None:
         raise ValueError(
-            f"train_fn returned a model that was trained with {budget!r}, but "
-            f"the selection accounts for runs with (epsilon, delta) = {run}. "
-            f"Expected no more than that. {_SPENT}"
+            "train_fn returned a model that an earlier selection chose; what "
+            "that cost is not in this selection's plan. Train a new model in "
+            "each run. It may start from the weights of the chosen one, with a "
+            f"new optimizer: then the cost of both selections adds up. {_SPENT}"
+        )
+    if optimizer.other_trainers():
+        raise ValueError(
+            "train_fn returned a model whose weights another private optimizer "
+            "has trained, too; what that spent is in no account of this run. "
+            "Build a new model in each run, and train it with one optimizer. "
+            + _SPENT
+        )
+    trainings = set(trainer.runs)
+    if trainings & seen:
+        raise ValueError(
+            "train_fn returned a model that goes on from another run of the "
+            "selection. Expected runs that start anew: keep checkpoints in "
+            f"run.directory, which each run has for itself. {_SPENT}"
+        )
+    return trainings
+
+
+def _check_together(trainings: list[_Training], run: Any) -> None:
+    """All that was trained in a run costs no more than the run, as a whole."""
+    shared = len(trainings) < 2 or set.intersection(*(b for _, b in trainings))
+    if isinstance(run, tuple):
+        total = max if shared else math.fsum
+        epsilon = total([0.0, *(kept.epsilon for kept, _ in trainings)])
+        delta = total([0.0, *(kept.delta for kept, _ in trainings)])
+        if epsilon > run[0] or delta > run[1]:
+            raise ValueError(
+                "train_fn returned what was trained with (epsilon, delta) = "
+                f"{(epsilon, delta)} in all, but the selection accounts for "
+                f"runs with {run}. Expected no more than that. {_SPENT}"
+            )
+    elif isinstance(run, (PrivacyPlan, PrivacyFilter)) and not shared:
+        raise ValueError(
+            f"train_fn returned {len(trainings)} models with a budget of their "
+            f"own each, but the selection accounts for one {run!r} in a run. "
+            "Expected one training, or trainings that share a filter; or make "
+            "the plan with what they cost together, such as "
+            "run=dp_accounting.SelfComposedDpEvent(plan.step_event, "
+            f"{len(trainings)} * plan.num_compositions). {_SPENT}"
         )
 
 
-def _check_filter(kept: Any, run: PrivacyFilter, filters: set[str]) -> set[str]:
+def _budget(kept: Any) -> Any:
+    return kept.filter if isinstance(kept, AdaptivePlan) else kept
+
+
+def _check_filter(kept: Any, run: PrivacyFilter, seen: set[str]) -> set[str]:
     """What the filter that paid is of, which is to be like `run`, and new."""
-    paid = kept.filter if isinstance(kept, AdaptivePlan) else kept
+    paid = _budget(kept)
     if not isinstance(paid, PrivacyFilter) or _facts(paid) != _facts(run):
         raise ValueError(
             f"train_fn returned a model that was trained with {paid!r}"
@@ -117,7 +169,7 @@ def _check_filter(kept: Any, run: PrivacyFilter, filters: set[str]) -> set[str]:
             f"and budget. {_SPENT}"
         )
     names = budgets_of(paid)
-    if names & (filters | budgets_of(run)):
+    if names & (seen | budgets_of(run)):
         raise ValueError(
             f"train_fn returned a model that was trained with {paid!r}, which "
             "is also that of the selection's plan or of another run. Expected "
@@ -150,5 +202,8 @@ def _optimizers(value: Any, seen: set[int]) -> Iterator[Any]:
         return
     optimizer = getattr(value, "optimizer", None)
     # Other things than models may have an optimizer, of another kind.
-    if optimizer is not None and hasattr(optimizer, "apply_gradients"):
+    if optimizer is None or not hasattr(optimizer, "apply_gradients"):
+        return
+    if id(optimizer) not in seen:  # One may train several models.
+        seen.add(id(optimizer))
         yield optimizer

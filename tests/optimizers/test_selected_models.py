@@ -108,3 +108,86 @@ def test_runs_that_cost_more_are_refused(plan, others, words) -> None:
 
     with pytest.raises(ValueError, match=words):
         tsdp.private_selection(train, lambda _: 0.0, plan)
+
+
+def few(plan: tsdp.SelectionPlan, train, runs: int = 1):
+    """A selection among so many runs."""
+    fixed = dataclasses.replace(plan, reveal_all=True, mean_runs=runs)
+    return tsdp.private_selection(train, lambda _: 0.0, fixed)
+
+
+def test_a_second_selection_does_not_forget_the_first() -> None:
+    (model, _), _ = few(PLAN, lambda _: (small_run.model(RUN), 0)).runs[0]
+    with pytest.raises(ValueError, match="earlier selection chose"):
+        few(PLAN, lambda _: model)
+
+
+def test_all_trainings_of_a_run_count() -> None:
+    def models(make, number=3):
+        return lambda _: [small_run.model(make()) for _ in range(number)]
+
+    with pytest.raises(ValueError, match="3 models with a budget of their own"):
+        few(PLAN, models(lambda: RUN))
+    pair = (2.5 * RUN.epsilon, 2.5 * RUN.delta)
+    of_pairs = tsdp.SelectionPlan(run=pair, delta=1e-2, mean_runs=2)
+    few(of_pairs, models(lambda: RUN, 2))
+    with pytest.raises(ValueError, match="Expected no more than that"):
+        few(of_pairs, models(lambda: RUN))
+    # One optimizer may train several models.
+    model = small_run.model(RUN)
+    other = small_run.model(RUN)
+    other.optimizer = model.optimizer
+    few(PLAN, lambda _: [model, other])
+
+
+def test_ensembles_may_share_a_filter() -> None:
+    def budget():
+        return tsdp.RenyiFilter(epsilon=2.0, delta=1e-6)
+
+    def model(paid):
+        made = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        optimizer = tsdp.DPSparseOptimizer(
+            keras.optimizers.SGD(),
+            paid,
+            sampling=RUN.sampling,
+            noise_multiplier=4.0,
+        )
+        made.compile(optimizer, loss="mse")
+        return made
+
+    plan = tsdp.SelectionPlan(run=budget(), delta=1e-2, mean_runs=2)
+    one = budget()
+    few(plan, lambda _: [model(one), model(one)])
+    with pytest.raises(ValueError, match="2 models with a budget of their own"):
+        few(plan, lambda _: [model(budget()), model(budget())])
+
+
+def test_runs_start_anew(tmp_path: pathlib.Path) -> None:
+    there: list[bool] = []
+
+    def resumed(run):
+        model = small_run.model(RUN)
+        if there:
+            model = small_run.load("keras", tmp_path)
+        small_run.train(model, 1, shuffle=False)
+        small_run.save(model, "keras", tmp_path)
+        there.append(True)
+        return model
+
+    with pytest.raises(ValueError, match="goes on from another run"):
+        few(PLAN, resumed, runs=2)
+
+
+@pytest.mark.filterwarnings("ignore::tf_sparse_dp.PrivacyWarning")
+def test_weights_are_trained_by_one_optimizer() -> None:
+    def twice(run):
+        model = small_run.model(RUN)
+        small_run.train(model, 1, shuffle=False)
+        model.compile(
+            tsdp.DPSparseOptimizer(keras.optimizers.SGD(0.1), RUN), loss="mse"
+        )
+        small_run.train(model, 1, shuffle=False)
+        return model
+
+    with pytest.raises(ValueError, match="another private optimizer has"):
+        few(PLAN, twice)

@@ -73,7 +73,8 @@ def selection_statement(
             "Scores were given unit by unit, each from the data of that unit "
             "and the model; they were clipped and got "
             f"{plan.score_noise} noise here. score_clip is public: it was not "
-            "chosen by looking at these data."
+            "chosen by looking at these data. That there is more than one unit "
+            "is public."
         )
     if not plan.reveal_all:
         assumptions.append(

@@ -515,7 +515,7 @@ class PrivateWrapper(SavedState):
         if self._trainer.selected is not None:
             statement = self._trainer.selected.stated(statement, step.plan)
         return dataclasses.replace(
-            statement, also_trained=told(self._other_trainers())
+            statement, also_trained=told(self.other_trainers())
         )
 
     def mark_selected(self, *, epsilon: float, delta: float) -> None:
@@ -531,7 +531,13 @@ class PrivateWrapper(SavedState):
             epsilon=epsilon, delta=delta, compositions=self._in_all()
         )
 
-    def _other_trainers(self) -> list[Trainer]:
+    @property
+    def trainer(self) -> Trainer:
+        """What others have to know of this optimizer."""
+        return self._trainer
+
+    def other_trainers(self) -> list[Trainer]:
+        """Who else trained its variables, at a cost that it does not state."""
         ledger = self._record.ledger()
         runs = {run.id: run.num_events for run in ledger.runs}
         bare = 0  # Others in a file count, too.
@@ -545,7 +551,7 @@ class PrivateWrapper(SavedState):
         with tf.init_scope():
             others = [
                 other
-                for other in self._other_trainers()
+                for other in self.other_trainers()
                 if other not in self._warned_of
             ]
             self._warned_of += others
