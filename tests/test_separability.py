@@ -28,6 +28,7 @@ layers = keras.layers
 BATCH = (FEATURES, TARGETS)
 
 
+@pytest.mark.usefixtures("seeded")
 def test_a_recommender_with_any_optimizer() -> None:
     users = np.array([3, 1, 4, 2, 5, 9], "int32")
     items = np.random.RandomState(0).randint(0, 30, (6, 5)).astype("int32")
@@ -61,6 +62,7 @@ MIXING = {
 }
 
 
+@pytest.mark.usefixtures("seeded")
 @pytest.mark.parametrize("name", MIXING)
 def test_what_mixes_is_found(name: str) -> None:
     model = compiled(Through(MIXING[name]))
@@ -254,6 +256,7 @@ def test_dropout_that_cannot_be_switched_off_is_told() -> None:
         tsdp.check_separable(model, BATCH)
 
 
+@pytest.mark.usefixtures("seeded")
 def test_the_rounding_of_a_gradient_that_vanishes_is_no_mixing() -> None:
     ids = keras.Input((5,), dtype="int32")
     seen = layers.Embedding(9, 4)(ids)
@@ -265,7 +268,8 @@ def test_the_rounding_of_a_gradient_that_vanishes_is_no_mixing() -> None:
 
 def test_a_batch_of_a_sampling() -> None:
     model = small_run.model()
-    for batch in small_run.dataset():
+    # None of 60 has as many with probability 7e-22.
+    for batch in small_run.dataset(small_run.poisson(60)):
         drawn = int(np.sum(np.asarray(batch[2]) > 0))
         if drawn >= 8:
             break

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
+import random
 import socket
 import subprocess
 import sys
@@ -15,15 +17,22 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 def free_ports(number: int) -> list[int]:
-    """Ports that nobody listens on, all different."""
-    sockets = [socket.socket() for _ in range(number)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Ports that nobody listens on, all different.
+
+    From below those that the system gives to whoever connects to something,
+    and for each process of pytest-xdist from a range of its own: nobody else
+    takes them before workers listen, which may be seconds later.
+    """
+    own = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 10
+    first = 10_000 + 2_000 * own
+    found: list[int] = []
+    for port in random.SystemRandom().sample(range(first, first + 2_000), 500):
+        with socket.socket() as tried, contextlib.suppress(OSError):
+            tried.bind(("", port))
+            found.append(port)
+        if len(found) == number:
+            return found
+    raise OSError(f"no {number} free ports from {first} on")
 
 
 def started(
@@ -60,7 +69,7 @@ def run(
     folder: pathlib.Path,
     module: str,
     *arguments: str,
-    timeout: float = 300.0,
+    timeout: float = 900.0,
 ) -> None:
     """Runs workers to their end; each gets the folder as last argument.
 

@@ -20,6 +20,7 @@ os.environ["TF_USE_LEGACY_KERAS"] = "1"
 import multi_worker_train
 
 import tf_sparse_dp as tsdp
+from tests.distribute import cluster
 
 (FOLDER,) = [
     pathlib.Path(flag.partition("=")[2])
@@ -48,4 +49,8 @@ if __name__ == "__main__":
         INDEX = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
         (FOLDER / f"process{INDEX}").write_text(str(os.getpid()))
         tsdp.PrivacyBudget = Traced  # type: ignore[misc]
+    else:
+        multi_worker_train.free_addresses = lambda number: [
+            f"127.0.0.1:{port}" for port in cluster.free_ports(number)
+        ]
     multi_worker_train.main()

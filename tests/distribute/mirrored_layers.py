@@ -49,6 +49,7 @@ def trained(strategy: tf.distribute.Strategy | None, initial: Any) -> Any:
 def main() -> None:
     """The same key gives the same noise, and the same weights."""
     make_devices(2)
+    tf.keras.utils.set_random_seed(1)
     alone, initial = trained(None, None)
     together, _ = trained(mirrored(2), initial)
     check_close(together.get_weights(), alone.get_weights(), 1e-5)

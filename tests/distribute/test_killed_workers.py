@@ -19,7 +19,7 @@ from tests.examples.test_jobs import charged, taken
 pytestmark = pytest.mark.once
 
 EVERY = 10
-PATIENCE = 240.0  # Seconds.
+PATIENCE = 900.0  # Seconds.
 
 
 def steps(folder: pathlib.Path, worker: int) -> list[str]:

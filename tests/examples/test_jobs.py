@@ -62,7 +62,7 @@ def started(
 
 
 def printed(process: subprocess.Popen) -> str:
-    output, errors = process.communicate(timeout=300)
+    output, errors = process.communicate(timeout=900)
     assert process.returncode == 0, output + errors[-3000:]
     return output
 
@@ -100,7 +100,7 @@ def logged(folder: pathlib.Path) -> dict[str, list[float]]:
 
 def test_a_killed_job_ends_within_its_budget(tmp_path: pathlib.Path) -> None:
     first = started(tmp_path)
-    for _ in range(1200):
+    for _ in range(6000):
         if (tmp_path / "checkpoints" / "checkpoint").exists():
             break
         assert first.poll() is None, first.communicate()
@@ -217,8 +217,11 @@ index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 starts = pathlib.Path(sys.argv[1]) / f"starts{index}"
 with starts.open("a") as file:
     file.write("x")
-time.sleep(0.3)  # The other one has started, too.
-what = sys.argv[2 + index].split(",")[len(starts.read_text()) - 1]
+number = len(starts.read_text())
+other = starts.with_name(f"starts{1 - index}")
+while not other.exists() or len(other.read_text()) < number:
+    time.sleep(0.01)  # Until the other one has started, too.
+what = sys.argv[2 + index].split(",")[number - 1]
 time.sleep(100) if what == "hang" else sys.exit(int(what))
 """
 

@@ -104,7 +104,8 @@ def test_rows_of_the_sample_get_their_noise_first() -> None:
         share(table(made).numpy(), 4.0),
         atol=1e-5,
     )
-    assert np.all(table(made).numpy() != 0)
+    # A number may be 0 on the grid, but not all of a row.
+    assert np.all(np.any(table(made).numpy() != 0, 1))
 
 
 def test_gradients_pass_straight_through() -> None:

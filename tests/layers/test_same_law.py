@@ -40,7 +40,7 @@ def lookups(step: int) -> np.ndarray:
     """The same in all blocks: some rows twice at every step, some rarely."""
     rows = [0, 0, 1, 2 if step % 2 else 1]
     rows.append(3 if step % 7 == 3 else 0)
-    rows.append(4 if step in (2, 15) else 1)
+    rows.append(4 if step in (2, 9) else 1)
     return np.array(rows)
 
 
@@ -68,6 +68,9 @@ def runs(lazy: bool, raw: bool = False) -> np.ndarray:
         noise_multiplier=STDDEV / CLIP_NORM,
         expected_batch_size=1,
         mechanism=tsdp.Gaussian(),
+        # The same sample for all comparisons with it, some of which would
+        # otherwise not be refuted one time in thousands.
+        seed=None if lazy else 1,
     )
     model.compile(
         optimizer=optimizer,

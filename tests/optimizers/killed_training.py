@@ -41,7 +41,7 @@ BLOCK = 4
 EVERY = 2  # Steps from one saved state to the next.
 FORMATS = ("keras", "weights", "checkpoint")
 KINDS = ("time", "reserving", "saving", "torn line")
-WEIGHTS = 6
+WEIGHTS = 12
 
 SAMPLING = tsdp.PoissonSampling(
     num_examples=32, batch_size=4, steps=LIMIT, max_batch_size=24
@@ -58,7 +58,7 @@ def plan() -> tsdp.PrivacyPlan:
 
 def compiled(folder: pathlib.Path) -> Any:
     """A model that nothing but noise moves: its gradients are zero."""
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(4)])
     optimizer = tsdp.DPSparseOptimizer(
         keras.optimizers.SGD(1.0), plan(), ledger=folder / "ledger.jsonl"
     )
@@ -341,7 +341,7 @@ def trained_on(
     moves = np.diff(np.vstack([np.zeros([1, WEIGHTS]), seen]), axis=0)
     # The first move of the killed training starts from weights nobody saw.
     same = np.isclose(moves[1:], move, rtol=1e-3, atol=1e-5)
-    kernel, bias = same[:, :4].all(1), same[:, 4:].all(1)
+    kernel, bias = same[:, :8].all(1), same[:, 8:].all(1)
     if not move.any() or kernel.any() or bias.any():
         problems.append(f"{name}: noise is not fresh")
     return problems

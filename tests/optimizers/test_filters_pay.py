@@ -237,8 +237,9 @@ def test_the_noise_is_what_it_was_set_to(jit_compile: bool) -> None:
         wide.train_on_batch(*next(batches))
         moved = wide.get_weights()[0] - before
         expected = noise_multiplier * 0.5 / sampling.batch_size
-        # 8,000 draws: the standard deviation is known to 0.8 %.
-        assert np.std(moved) == pytest.approx(expected, rel=0.04)
+        # 8,000 draws: the standard deviation is known to 0.8 %, and 5 % are
+        # exceeded with probability 3e-10.
+        assert np.std(moved) == pytest.approx(expected, rel=0.05)
 
 
 @pytest.mark.once
@@ -300,7 +301,11 @@ def test_batches_of_several_sizes(jit_compile: bool) -> None:
         noise_multiplier=1.0,
         jit_compile=jit_compile,
     )
-    train(trained, sampling)
+    # Without a seed, all would be of one size one time in a thousand.
+    with pytest.warns(tsdp.PrivacyWarning, match="repeatable"):
+        data = sampling.dataset((small_run.FEATURES, small_run.LABELS), seed=0)
+    budget_callback = tsdp.PrivacyBudget(reserve=3)
+    trained.fit(data, verbose=0, callbacks=[budget_callback])
     optimizer = trained.optimizer
     taken = optimizer.compositions_spent
     assert 2 < taken < 60
@@ -329,7 +334,7 @@ def test_batches_of_several_sizes_are_divided_by_their_own() -> None:
         moved = wide.get_weights()[0] - before
         rows = int(batch[0].shape[0])
         expected = 3.0 * 0.5 / sizes[rows]
-        assert np.std(moved) == pytest.approx(expected, rel=0.04)
+        assert np.std(moved) == pytest.approx(expected, rel=0.05)
         seen.add(rows)
     # One size only has a chance of 1/128, for which nothing is wrong.
     assert seen <= set(sizes)

@@ -1,8 +1,8 @@
 """Whenever a training is killed, what it published was charged before.
 
 `pytest --kill-points 50` kills more trainings than the default. No claim is
-about chance, but that noise which is not the same differs: two numbers of it
-agree to a thousandth one time in 10 million.
+about chance, but that noise which is not the same differs: four numbers of it
+agree to a thousandth one time in 10^13.
 """
 
 from __future__ import annotations

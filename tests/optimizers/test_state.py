@@ -72,8 +72,11 @@ def test_a_new_process_goes_on_where_the_old_one_stopped(
         assert loaded["spent"] == 5
         assert loaded["end"] == small_run.STEPS
     # Both start from the same weights; fresh noise leads them apart.
-    for a, b in zip(first["weights"], second["weights"], strict=True):
-        assert not np.allclose(a, b)
+    a, b = (
+        np.concatenate([np.ravel(w) for w in told["weights"]])
+        for told in (first, second)
+    )
+    assert np.isclose(a, b).mean() < 0.5  # One may be close by chance.
 
 
 def test_a_killed_process_is_restored_from_its_backup(
@@ -115,8 +118,11 @@ def test_going_back_in_process_repeats_no_noise(tmp_path: pathlib.Path) -> None:
     first = small_run.weights(model)
     small_run.load("checkpoint", tmp_path, into=model)
     small_run.train(model, 1)
-    for a, b in zip(first, small_run.weights(model), strict=True):
-        assert not np.array_equal(a, b)
+    a, b = (
+        np.concatenate([np.ravel(w) for w in weights])
+        for weights in (first, small_run.weights(model))
+    )
+    assert np.mean(a == b) < 0.5  # On a grid, one may be equal by chance.
 
 
 @pytest.mark.parametrize("form", ["weights", "checkpoint"])
