@@ -38,6 +38,7 @@ from tf_sparse_dp.random_keys import fold_in
 from tf_sparse_dp.random_tails import normal
 from tf_sparse_dp.sampling import BiasReducedSampling
 
+KERAS_3 = hasattr(tf.keras, "ops")
 MECHANISMS = (
     tsdp.Threshold(),
     tsdp.Projection(),
@@ -259,6 +260,39 @@ def apart() -> None:
     assert optimizer.compositions_spent == 2
 
 
+def forms() -> None:
+    """Sums of examples are not taken for another replica's regulariser."""
+    strategy = mirrored(2)
+    model = model_with(private, strategy)
+
+    def step(ids: tf.Tensor, sees: bool) -> None:
+        variables = model.trainable_variables
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(ids) ** 2) / 2
+            if replicas.local_place()[0] == 0:
+                table, _, bias = variables
+                if not sees:
+                    looked_up = tf.gather(tf.convert_to_tensor(table), ids)
+                    loss = tf.reduce_mean(looked_up**2) / 2
+                loss += tf.reduce_sum(tf.convert_to_tensor(bias) ** 2)
+        gradients = tape.gradient(loss, variables)
+        model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+    ids = distributed(strategy, IDS[:8], IDS[8:16])
+    before = model.get_weights()
+    for sees in (True, False):
+        try:
+            tf.function(
+                lambda ids, sees=sees: strategy.run(step, (ids, sees)),
+                autograph=False,
+            )(ids)
+        except ValueError as error:
+            assert "gradients of different forms" in str(error), error
+        else:
+            raise AssertionError("trained with two losses")
+    check_close(model.get_weights(), before, 0.0)
+
+
 def distributed(strategy: tf.distribute.Strategy, *parts: Any) -> Any:
     """One part for each replica."""
     return strategy.experimental_distribute_values_from_function(
@@ -449,6 +483,26 @@ def refusals() -> None:
         "BiasReducedSampling",
         "use PoissonSampling",
     )
+    varying = tsdp.VaryingPoissonSampling(
+        num_examples=40,
+        batch_sizes=(20, 10),
+        steps=5,
+        max_batch_sizes=(80, 40),
+    )
+    refuses(
+        model_with(
+            lambda: tsdp.DPSparseOptimizer(
+                tf.keras.optimizers.SGD(0.1),
+                tsdp.RenyiFilter(epsilon=8.0, delta=1e-5),
+                sampling=varying,
+                noise_multiplier=20.0,
+            ),
+            strategy,
+        ),
+        # tf-keras hides batches of several sizes in a branch.
+        "2 times as large as others" if KERAS_3 else "No tensor of a batch",
+        data=varying.dataset((IDS[:40], TARGETS[:40])),
+    )
     table = tsdp.layers.LazyEmbedding(50, 2)
     table.build((None,))
     try:
@@ -472,9 +526,7 @@ def refusals() -> None:
     )
 
 
-AGGREGATION: Any = tf.VariableAggregation.MEAN
-if hasattr(tf.keras, "ops"):  # Keras 3.
-    AGGREGATION = "mean"
+AGGREGATION: Any = "mean" if KERAS_3 else tf.VariableAggregation.MEAN
 
 
 class Remembers(tf.keras.layers.Layer):

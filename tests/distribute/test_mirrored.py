@@ -35,7 +35,9 @@ def test_weights_are_those_of_one_device() -> None:
 
 
 def test_one_draw_and_one_charge() -> None:
-    run("poisson", "apart", "shared", "iterators", "refusals", "memory")
+    run(
+        "poisson", "apart", "forms", "shared", "iterators", "refusals", "memory"
+    )
 
 
 @pytest.mark.once

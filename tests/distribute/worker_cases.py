@@ -193,6 +193,41 @@ def settings(strategy: Any) -> dict[str, Any]:
     return found
 
 
+def forms(strategy: Any) -> dict[str, Any]:
+    """Sums of examples are not taken for another worker's regulariser."""
+    first = number_of(strategy) == 0
+    model = model_with(private, strategy, width=1)
+    with strategy.scope():
+        model.optimizer.build(model.trainable_variables)
+
+    def step(ids: Any, targets: Any) -> None:
+        table, kernel, bias = model.trainable_variables
+        with tf.GradientTape() as tape:
+            looked_up = tf.gather(tf.convert_to_tensor(table), ids)[:, :, 0]
+            loss = tf.reduce_mean((looked_up @ kernel) ** 2) / 2
+            if first:
+                loss += tf.reduce_sum(tf.convert_to_tensor(bias) ** 2)
+            else:
+                loss += tf.reduce_mean(targets) * bias[0] / 2
+        variables = [table, kernel, bias]
+        gradients = tape.gradient(loss, variables)
+        model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+    run = tf.function(lambda batch: strategy.run(step, batch), autograph=False)
+    before = model.get_weights()
+    with strategy.scope():
+        data = strategy.experimental_distribute_dataset(batches().repeat())
+    try:
+        run(next(iter(data)))
+        model.optimizer.privacy_statement()
+    except tsdp.errors.PrivacyStateError as error:
+        assert "1 steps were refused because processes" in str(error), error
+    else:
+        raise AssertionError("trained with two losses")
+    check_close(model.get_weights(), before, 0.0)
+    return {"spent": model.optimizer.compositions_spent}
+
+
 def number_of(strategy: Any) -> int:
     """Which worker this is."""
     with strategy.scope():

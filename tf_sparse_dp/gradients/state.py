@@ -104,7 +104,7 @@ def _writes_of(op: tf.Operation, library: Library) -> Iterator[Write]:
     if not handles and not calls and internals.has_outputs(op.type):
         return  # A definition takes long to make.
     called = called_by(op.node_def)
-    if _takes_the_step(called, library):
+    if takes_the_step(called, library):
         return  # What the step writes is known better from within.
     if op.type in CALLS:
         function = library.get(called[0])
@@ -320,7 +320,7 @@ def is_private(op_type: str, name: str) -> bool:
     return is_private_update(op_type, name) or is_pending_noise(op_type, name)
 
 
-def _takes_the_step(called: Sequence[str], library: Library) -> bool:
+def takes_the_step(called: Sequence[str], library: Library) -> bool:
     """Whether a function makes the private update."""
     below = nodes_below(called, library, with_calls=True) or []
     return any(is_private_update(node.op, node.name) for node in below)

@@ -168,6 +168,7 @@ class PrivateStep:
         self._memories: list[Memory] = []
         # From what each replica of a traced step takes its batch.
         self._traced: dict[tuple[tf.Graph, int], str | None] = {}
+        self._forms: dict[tuple[tf.Graph, tuple[str, ...]], str] = {}
         self._lookups: dict[tuple[int, str], int | None] = {}
         self._own_variables: Callable[[], Iterable[Any]] = tuple
         self.declared_rules: set[str] = set()  # What the guarantee rests on.
@@ -232,6 +233,7 @@ class PrivateStep:
         self.released_by = mechanism.description
         self.fixed_sizes = mechanism.fixed_sizes
         _check_sizes(mechanism, facts)
+        form = self._form(separation, names)
         key = replicas.one_key(self.keys.next)
         scale: tf.Tensor | float = 1.0
         if self.loss_reduction == "mean":
@@ -250,7 +252,7 @@ class PrivateStep:
             count=count[tf.newaxis],
             iterations=iterations[tf.newaxis],
             # With keys of their own, replicas would each add other noise.
-            setting=(self._setting(shapes) + fold_in(key, _COMPARED)[0])[
+            setting=(self._setting(shapes, form) + fold_in(key, _COMPARED)[0])[
                 tf.newaxis
             ],
         )
@@ -297,15 +299,45 @@ class PrivateStep:
             together.are_alike(),
         )
 
-    def _setting(self, shapes: Sequence[Sequence[int]]) -> tf.Tensor:
+    def _form(self, separation: Separation, names: Sequence[str]) -> str:
+        """Which gradients have terms of examples, and which of them are free.
+
+        Raises:
+          ValueError: If those of another replica are of another form.
+        """
+        form = repr(
+            [
+                None
+                if part is None
+                else (
+                    part.terms if part.terms is None else type(gradient),
+                    part.free is None,
+                )
+                for part, gradient in zip(
+                    separation.parts, separation.gradients, strict=True
+                )
+            ]
+        )
+        place = (separation.analysis.graph, tuple(names))
+        if self._forms.setdefault(place, form) != form and replicas.count() > 1:
+            raise ValueError(
+                "Replicas have gradients of different forms: what is a "
+                "regulariser on one depends on examples, is missing, or has "
+                "other rows on another. Expected the same on all, since what "
+                "they bring in is added up: compute the same loss on each."
+            )
+        return form
+
+    def _setting(self, shapes: Sequence[Sequence[int]], form: str) -> tf.Tensor:
         """A number for what has to be the same in all processes.
 
         With other noise, two of them would release the same sums and the same
-        noise in two proportions, and so the sums.
+        noise in two proportions, and so the sums. With gradients of another
+        form, one would take the sums of examples for what needs no noise.
         """
         sampling = None if self.plan is None else self.plan.sampling
         fixed = (
-            *(shapes, sampling, type(self.mechanism).__name__),
+            *(shapes, form, sampling, type(self.mechanism).__name__),
             *(self.mechanism.get_config(), self.clip_norm),
             *(self.noise_multiplier, self.expected_batch_size),
             *(self.examples_per_unit, self.loss_reduction),
@@ -512,6 +544,14 @@ class PrivateStep:
     ) -> tf.Tensor:
         """Whether the batch has as many rows as the sampling gives."""
         number = replicas.count()
+        if number > 1 and {number * rows for rows in expected} & set(expected):
+            raise NotSeparableError(
+                f"The plan's sampling gives batches of {expected} rows, some "
+                f"of them {number} times as large as others. On {number} "
+                "replicas a small batch for each would look like a large one "
+                "that was dealt out, although examples may be in several. "
+                "Choose max_batch_sizes of other proportions."
+            )
         rows = separation.analysis.sizes.batch_size
         if rows is not None and rows * number not in expected:
             shared = "" if number == 1 else f" on each of {number} replicas"

@@ -25,10 +25,10 @@ _NO_PASS = -1  # Rows seen in the current pass when none was started.
 _APART = (
     "{} steps were refused because processes that train together differ in "
     "what was spent, in the steps that are in their weights, or in clip norm, "
-    "noise, mechanism, sampling or shapes of variables. Expected the same in "
-    "all: run the same program, restore the same checkpoint, and add the "
-    "PrivacyBudget callback, or call optimizer.agree(strategy) before the "
-    "first step in a loop of your own."
+    "noise, mechanism, sampling, shapes of variables or what their gradients "
+    "depend on. Expected the same in all: run the same program, restore the "
+    "same checkpoint, and add the PrivacyBudget callback, or call "
+    "optimizer.agree(strategy) before the first step in a loop of your own."
 )
 _RAGGED = (
     "If there are ragged features: those that are combined need the same "
