@@ -93,6 +93,14 @@ def _steps_of_a_loop(trained: Trained, x: Any) -> None:
     _times(trained, x, 0, 2, lambda i: tf.cast(x[i, 1], tf.int32))
 
 
+def _branch_by_what_a_loop_found(trained: Trained, x: Any) -> None:
+    def body(i: Any, found: Any) -> Any:
+        tf.cond(found, lambda: trained.step(x), lambda: None)
+        return i + 1, x[i, 1] > 2
+
+    tf.while_loop(lambda i, found: i < 3, body, [0, True])
+
+
 def _by_way_of_another(trained: Trained, x: Any) -> None:
     def body(i: Any, end: Any, hidden: Any) -> Any:
         trained.step(x)
@@ -110,6 +118,7 @@ REFUSED = [
     _end_of_a_loop,
     _start_of_a_loop,
     _steps_of_a_loop,
+    _branch_by_what_a_loop_found,
     _by_way_of_another,
 ]
 
@@ -131,6 +140,14 @@ def _by_a_variable(trained: Trained, x: Any) -> None:
     tf.cond(trained.public > 1, lambda: trained.step(x), lambda: None)
 
 
+def _every_other_round(trained: Trained, x: Any) -> None:
+    def body(i: Any) -> Any:
+        tf.cond(i % 2 == 0, lambda: trained.step(x), lambda: None)
+        return (i + 1,)
+
+    tf.while_loop(lambda i: i < 6, body, [0])
+
+
 def _while_there_are_batches(trained: Trained, x: Any) -> None:
     iterator = iter(DATA)
 
@@ -147,7 +164,7 @@ def _while_there_are_batches(trained: Trained, x: Any) -> None:
 
 @pytest.mark.parametrize(
     "around",
-    [_fixed, _by_a_variable, _while_there_are_batches],
+    [_fixed, _by_a_variable, _every_other_round, _while_there_are_batches],
     ids=lambda f: f.__name__[1:],
 )
 def test_what_is_public_may(around: Any) -> None:

@@ -6,7 +6,8 @@ loop depends on, exactly.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from typing import Any
 
 import tensorflow as tf
 
@@ -21,98 +22,143 @@ _LOOPS = frozenset({"While", "StatelessWhile"})
 _GOES_ON = "OptionalHasValue"
 
 
-def check_deciding(graph: tf.Graph, library: Library) -> None:
-    """Refuses branches and loops around a step that data decide about.
+class Deciding:
+    """What decides about the step that a function takes.
 
     Args:
-      graph: One from which the step is called.
-      library: Its functions.
-
-    Raises:
-      NotSeparableError: If constants, variables and whether there is another
-        batch are not all that decides.
+      graph: Of the outermost function from which the step is called.
+      library: The functions that it calls.
     """
-    for op in graph.get_operations():
-        if op.type not in FLOW - CALLS:
-            continue
-        if not state.takes_the_step(state.called_by(op.node_def), library):
-            continue
-        deciding: list[tf.Tensor] | None = [op.inputs[0]]
-        if op.type in _LOOPS:
-            deciding = _deciding_on_loop(op, library)
-        if deciding is None or not all(map(_is_public, deciding)):
-            raise NotSeparableError(
-                f"The step is called in a branch or loop ('{op.name}', "
-                f"{op.type}) that may depend on example data, so that whether "
-                "it is taken would tell about them, exactly. Take a step with "
-                "every batch: clipping bounds what any example does to it."
-            )
 
+    def __init__(self, graph: tf.Graph, library: Library):
+        self._graph = graph
+        self._library = library
 
-def _deciding_on_loop(
-    op: tf.Operation, library: Library
-) -> list[tf.Tensor] | None:
-    """What the number of rounds depends on; None if that is not known."""
-    names = [op.get_attr(name).name for name in ("cond", "body")]
-    condition, body = map(library.get, names)
-    if condition is None or body is None:
-        return None
-    found: set[int] = set()
-    pending = _arguments(condition, condition.returns, library)
-    while pending:
-        found |= pending
-        returns = [body.returns[i] for i in sorted(pending)]
-        more = _arguments(body, returns, library)
-        pending = None if more is None else more - found
-    return None if pending is None else [op.inputs[i] for i in sorted(found)]
+    def check(self) -> None:
+        """Refuses branches and loops that data decide about.
 
+        Raises:
+          NotSeparableError: If constants, variables and whether there is
+            another batch are not all that decides.
+        """
+        for op in self._graph.get_operations():
+            if op.type not in FLOW:
+                continue  # A definition takes long to make.
+            places = self._inputs(op.node_def)
+            if places is None or not all(
+                self._is_public(op.inputs[place]) for place in places
+            ):
+                raise NotSeparableError(
+                    "The step is called in a branch or loop (in operation "
+                    f"'{op.name}', {op.type}) that may depend on example data, "
+                    "so that whether it is taken would tell about them, "
+                    "exactly. Take a step with every batch: clipping bounds "
+                    "what any example does to it."
+                )
 
-def _arguments(
-    function: Function, names: Sequence[str], library: Library
-) -> set[int] | None:
-    """Arguments that tensors of a function depend on.
+    def _inputs(self, node: Any) -> set[int] | None:
+        """Inputs of a node that decide about the step, by their places.
 
-    None if they may depend on something else too.
-    """
-    found: set[int] = set()
-    seen: set[str] = set()
-    pending = [functions.place(name)[0] for name in names]
-    while pending:
-        name = pending.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        if name in function.arguments:
-            found.add(function.arguments[name])
-            continue
-        node = function.nodes[name]
-        if node.op == _GOES_ON:
-            continue
-        if state.may_hide(node, library):
+        None if there may be something else.
+        """
+        called = state.called_by(node) if node.op in FLOW else []
+        if not state.takes_the_step(called, self._library):
+            return set()
+        if node.op in _LOOPS:
+            return self._of_loop(node)
+        # The condition of a branch is its first input, and no argument.
+        first = set() if node.op in CALLS else {0}
+        found = _union(self._within(self._library.get(name)) for name in called)
+        return _union([first, found and {len(first) + i for i in found}])
+
+    def _of_loop(self, node: Any) -> set[int] | None:
+        names = [node.attr[name].func.name for name in ("cond", "body")]
+        condition, body = map(self._library.get, names)
+        if condition is None or body is None:
             return None
-        pending.extend(functions.place(x)[0] for x in functions.inputs(node))
-    return found
+        found: set[int] = set()
+        pending = _union(
+            [
+                self._arguments(condition, condition.returns),
+                self._within(body),
+            ]
+        )
+        while pending:  # What a round hands to the next.
+            found |= pending
+            handed = [body.returns[place] for place in sorted(pending)]
+            more = self._arguments(body, handed)
+            pending = None if more is None else more - found
+        return None if pending is None else found
 
+    def _within(self, function: Function | None) -> set[int] | None:
+        """Arguments of a function that decide about the step in it."""
+        if function is None:
+            return None
+        found: list[set[int] | None] = []
+        for node in function.nodes.values():
+            places = self._inputs(node)
+            if places is None:
+                return None
+            names = functions.inputs(node)
+            found.append(
+                self._arguments(function, [names[place] for place in places])
+            )
+        return _union(found)
 
-def _is_public(tensor: tf.Tensor) -> bool:
-    """Whether constants and variables are all that is behind a tensor."""
-    seen: set[tuple[int, str]] = set()
-    pending = [tensor]
-    while pending:
-        tensor = pending.pop()
-        if not tf.is_symbolic_tensor(tensor) or tensor.dtype == tf.resource:
-            continue
-        op = tensor.op
-        if (id(op.graph), op.name) in seen or op.type == _GOES_ON:
-            continue
-        seen.add((id(op.graph), op.name))
-        if op.type == "Placeholder":
-            captured = {key(inner): outer for outer, inner in op.graph.captures}
-            if key(tensor) not in captured:
+    def _arguments(
+        self, function: Function, names: Iterable[str]
+    ) -> set[int] | None:
+        """Arguments that tensors of a function depend on.
+
+        None if they may depend on something else too.
+        """
+        found: set[int] = set()
+        seen: set[str] = set()
+        pending = [functions.place(name)[0] for name in names]
+        while pending:
+            name = pending.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            if name in function.arguments:
+                found.add(function.arguments[name])
+                continue
+            node = function.nodes[name]
+            if node.op == _GOES_ON:
+                continue
+            if state.may_hide(node, self._library):
+                return None
+            pending += [functions.place(x)[0] for x in functions.inputs(node)]
+        return found
+
+    def _is_public(self, tensor: tf.Tensor) -> bool:
+        """Whether constants and variables are all that is behind a tensor."""
+        constants = {
+            key(inner)
+            for outer, inner in self._graph.captures
+            if not tf.is_symbolic_tensor(outer)
+        }
+        seen: set[str] = set()
+        pending = [tensor]
+        while pending:
+            tensor = pending.pop()
+            op = tensor.op
+            if op.name in seen or op.type == _GOES_ON:
+                continue
+            seen.add(op.name)
+            if op.type == "Placeholder":
+                if tensor.dtype != tf.resource and key(tensor) not in constants:
+                    return False
+            elif state.may_hide(op.node_def, self._library):
                 return False
-            pending.append(captured[key(tensor)])
-        elif state.may_hide(op.node_def, Library(op.graph)):
-            return False
-        else:
             pending.extend(op.inputs)
-    return True
+        return True
+
+
+def _union(sets: Iterable[set[int] | None]) -> set[int] | None:
+    found: set[int] = set()
+    for some in sets:
+        if some is None:
+            return None
+        found |= some
+    return found

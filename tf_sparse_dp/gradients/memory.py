@@ -17,7 +17,7 @@ import tensorflow as tf
 from tf_sparse_dp.errors import NotSeparableError
 from tf_sparse_dp.gradients import internals, state
 from tf_sparse_dp.gradients.ancestry import ancestors
-from tf_sparse_dp.gradients.deciding import check_deciding
+from tf_sparse_dp.gradients.deciding import Deciding
 from tf_sparse_dp.gradients.functions import Library
 from tf_sparse_dp.gradients.rules.registry import mixed
 from tf_sparse_dp.gradients.sinks import check_engines, refused_sink
@@ -157,7 +157,8 @@ class Memory:
             def check(around: Around = around) -> None:
                 self._views.append(around)
                 self.check(variables())
-                check_deciding(around.graph, around.library)
+                if not internals.is_traced(around.graph.outer_graph):
+                    Deciding(around.graph, around.library).check()
 
             internals.when_traced(graph, check)
             graph = graph.outer_graph
