@@ -23,10 +23,11 @@ $(shell rm -f $(READY))
 endif
 endif
 
-.PHONY: help demo test lint format bench bench-mechanisms bench-errors bench-scaling bench-scale bench-accuracy lanes agreement tpu-check clean
+.PHONY: help demo test examples lint format bench bench-mechanisms bench-errors bench-scaling bench-scale bench-accuracy lanes agreement tpu-check clean
 help:
 	@echo "make demo    train a private recommender; ARGS='--epsilon 8' passes options"
 	@echo "make test    the tests on Keras 3 and on tf-keras, and the examples in docstrings"
+	@echo "make examples   whether the programs in examples/, the notebook and the code in docs/ run"
 	@echo "make lint    ruff and mypy"
 	@echo "make format  let ruff rewrite what it can"
 	@echo "make bench   what a private step costs over an ordinary one"
@@ -57,10 +58,15 @@ demo: $(READY)
 # Stealing work leaves most of a file to one process, which traces it once.
 JOBS ?= 2
 PARALLEL = -n $(JOBS) --dist worksteal
+PROGRAMS := tests/examples
 test: $(READY)
-	$(BIN)/python -m pytest -q $(PARALLEL) $(ARGS)
-	TF_USE_LEGACY_KERAS=1 $(BIN)/python -m pytest -q $(PARALLEL) -m "not once" $(ARGS)
+	$(BIN)/python -m pytest -q $(PARALLEL) --ignore=$(PROGRAMS) $(ARGS)
+	TF_USE_LEGACY_KERAS=1 $(BIN)/python -m pytest -q $(PARALLEL) --ignore=$(PROGRAMS) -m "not once" $(ARGS)
 	$(BIN)/python -m pytest -q --doctest-modules --doctest-ignore-import-errors tf_sparse_dp
+
+examples: $(READY)
+	$(BIN)/python -m pytest -q $(PARALLEL) $(PROGRAMS) $(ARGS)
+	TF_USE_LEGACY_KERAS=1 $(BIN)/python -m pytest -q $(PARALLEL) $(PROGRAMS) -m "not once" $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check

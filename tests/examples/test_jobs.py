@@ -23,7 +23,7 @@ pytestmark = pytest.mark.once
 
 ROOT = pathlib.Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-STEPS, EVERY = 200, 10
+STEPS, EVERY = 500, 10
 ITERATIONS = "optimizer/inner_optimizer/_iterations/.ATTRIBUTES/VARIABLE_VALUE"
 
 

@@ -137,6 +137,7 @@ def test_it_trains_until_the_filter_stops_it(
         train(trained)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("accounting", ["tight", "paper"])
 def test_the_statement_says_what_is_guaranteed(accounting: str) -> None:
     trained = compiled(dense_model(), budget_for(accounting), tsdp.Gaussian())
@@ -161,6 +162,7 @@ def test_the_statement_says_what_is_guaranteed(accounting: str) -> None:
         assert text in words, words
 
 
+@pytest.mark.once
 def test_a_filter_that_paid_for_less_is_not_called_private() -> None:
     budget = budget_for("paper")
     trained = compiled(dense_model(), budget, tsdp.Gaussian())
@@ -185,6 +187,7 @@ class Counted(keras.Model):
         return self.score(tf.reduce_sum(self.table(inputs), 1))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("shapes", ["open", "known"])
 def test_traces_are_few_and_have_one_pass_each(
     shapes: str, monkeypatch: pytest.MonkeyPatch
@@ -245,6 +248,7 @@ def test_what_was_spent_is_saved_and_loaded(
     assert stops_where_python_does(budget, again.plan.filter.entries)
 
 
+@pytest.mark.once
 def test_compiled_by_xla() -> None:
     units = 4
     budget = budget_for("paper", units)
@@ -269,6 +273,7 @@ def renyi(**options: Any) -> tsdp.RenyiFilter:
     return tsdp.RenyiFilter(epsilon=3.0, delta=1e-3, **options)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("budget", "options", "match"),
     [
@@ -334,6 +339,7 @@ def test_what_does_not_fit_together_is_refused(
         tsdp.DPSparseOptimizer(keras.optimizers.SGD(0.01), budget(), **options)
 
 
+@pytest.mark.once
 def test_noise_below_the_papers_is_refused() -> None:
     filter = BiasReducedFilter(epsilon=3.0, delta=1e-3, num_examples=EXAMPLES)
     error = privacy_accountant.UnsupportedEventError
@@ -367,6 +373,7 @@ def test_lazy_tables_are_refused() -> None:
     assert not budget.filter.entries
 
 
+@pytest.mark.once
 def test_noise_stays_as_it_is_and_batches_too() -> None:
     budget = budget_for("paper")
     trained = compiled(dense_model(), budget, tsdp.Gaussian())
@@ -381,6 +388,7 @@ def test_noise_stays_as_it_is_and_batches_too() -> None:
     assert trained.optimizer.compositions_spent == 0
 
 
+@pytest.mark.once
 def test_the_dearest_step_has_to_fit_and_the_message_says_so() -> None:
     budget = budget_for()
     dearest = budget.step_events()[-1]

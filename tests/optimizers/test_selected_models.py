@@ -56,6 +56,7 @@ def test_its_figure_is_the_selections(tmp_path: pathlib.Path) -> None:
     assert "Afterwards 1 more" in " ".join(str(after).split())
 
 
+@pytest.mark.once
 def test_all_are_told_where_all_are_revealed() -> None:
     plan = dataclasses.replace(PLAN, reveal_all=True)
     best = selected(plan, steps=1)
@@ -122,6 +123,7 @@ def test_a_second_selection_does_not_forget_the_first() -> None:
         few(PLAN, lambda _: model)
 
 
+@pytest.mark.once
 def test_all_trainings_of_a_run_count() -> None:
     def models(make, number=3):
         return lambda _: [small_run.model(make()) for _ in range(number)]
@@ -140,6 +142,7 @@ def test_all_trainings_of_a_run_count() -> None:
     few(PLAN, lambda _: [model, other])
 
 
+@pytest.mark.once
 def test_ensembles_may_share_a_filter() -> None:
     def budget():
         return tsdp.RenyiFilter(epsilon=2.0, delta=1e-6)
@@ -178,6 +181,7 @@ def test_runs_start_anew(tmp_path: pathlib.Path) -> None:
         few(PLAN, resumed, runs=2)
 
 
+@pytest.mark.once
 @pytest.mark.filterwarnings("ignore::tf_sparse_dp.PrivacyWarning")
 def test_weights_are_trained_by_one_optimizer() -> None:
     def twice(run):

@@ -55,6 +55,7 @@ def test_compiling_again_warns_and_the_statement_says_so() -> None:
     assert len(model.optimizer.privacy_statement().also_trained) == 2
 
 
+@pytest.mark.once
 def test_one_optimizer_may_be_compiled_again() -> None:
     model = anew(small_run.model())
     train(model, 2)
@@ -105,6 +106,7 @@ def test_loaded_models_are_known_without_a_step(tmp_path) -> None:
         train(again, 1)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("kind", ["filter", "child", "capped", "ledger"])
 def test_a_shared_budget_covers_both(kind: str, tmp_path) -> None:
     def budget() -> tsdp.RenyiFilter:
@@ -136,6 +138,7 @@ def test_a_shared_budget_covers_both(kind: str, tmp_path) -> None:
         assert model.optimizer.privacy_statement().also_trained == ()
 
 
+@pytest.mark.once
 def test_tables_of_lazy_embeddings_are_known_too() -> None:
     table = tsdp.layers.LazyEmbedding(50, 2)
     model = keras.Sequential([keras.Input((), dtype="int32"), table])
@@ -147,6 +150,7 @@ def test_tables_of_lazy_embeddings_are_known_too() -> None:
         anew(model).fit(data, steps_per_epoch=1, verbose=0, shuffle=False)
 
 
+@pytest.mark.once
 def test_models_are_not_kept() -> None:
     gc.collect()
     known = len(trained_before._TRAINED)
