@@ -150,8 +150,7 @@ class PrivacyBudget(tf.keras.callbacks.Callback):
         broken, _ = optimizer.forget_refusals()
         if broken:
             warnings.warn(
-                f"{broken} steps were refused because their batch was not in "
-                "order.",
+                optimizer.refused_batches(broken),
                 PrivacyWarning,
                 stacklevel=2,
             )

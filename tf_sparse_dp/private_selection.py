@@ -25,6 +25,7 @@ from tf_sparse_dp.accounting.selection_statement import selection_statement
 from tf_sparse_dp.errors import BudgetExhausted
 from tf_sparse_dp.exact_draws import floored_gaussian, floored_laplace, uniform
 from tf_sparse_dp.object_names import Counts, name_counts, set_name_counts
+from tf_sparse_dp.optimizers.trained_before import beginnings
 from tf_sparse_dp.selected_models import check_trained, private_optimizers
 
 _Option = TypeVar("_Option")
@@ -143,8 +144,9 @@ def private_selection(
       compiled: its optimizer has to be a `DPSparseOptimizer` with that plan, or
       with a filter of that kind, budget and relation which is not `plan.run`
       itself and no other run has. Several models of a run have to share it. A
-      model that was selected before, that goes on from another run, or whose
-      weights were trained by another private optimizer as well is refused.);
+      model whose training began elsewhere, such as in another run, that was
+      selected before, or whose weights another private optimizer trained as
+      well is refused.);
     * `score_fn` is as described, and no unit has more than one of the $f_i$;
     * nothing of the runs but the result is looked at.
 
@@ -251,13 +253,13 @@ def _all_runs(
     scored: _Scored | None = None
     loser: _Scored | None = None
     revealed: list[_Scored] = []
-    seen: set[str] = set()  # Ids of the trainings and budgets of runs.
+    filters: set[str] = set()  # That runs had.
     names = name_counts()
     try:
         for _ in itertools.repeat(None, number):  # Uncounted, see below.
             # A model is not to be called after the number of its run.
             set_name_counts(names)
-            scored = _one_run(train_fn, score_fn, plan, score_clip, seen)
+            scored = _one_run(train_fn, score_fn, plan, score_clip, filters)
             if _is_again(scored, best, revealed):
                 raise _trained_again(scored)
             best, loser = _better(scored, best)
@@ -273,7 +275,7 @@ def _all_runs(
         # Tracebacks hold on to what was in here.
         best = scored = loser = one = None
         revealed, number = [], 0
-        seen.clear()
+        filters.clear()
         set_name_counts(names)
         raise
     # Nor is what is made afterwards to be called after their number.
@@ -294,14 +296,15 @@ def _one_run(
     score_fn: Callable[[Any], Any],
     plan: SelectionPlan,
     score_clip: float | None,
-    seen: set[str],
+    filters: set[str],
 ) -> _Scored:
     run = Run()
     units: Any
     try:
         with _unheard(plan.reveal_all) as heard:
-            value = _trained(train_fn, run)
-            check_trained(value, plan, seen)
+            with beginnings() as begun:
+                value = _trained(train_fn, run)
+            check_trained(value, plan, begun, filters)
             if score_clip is None:
                 units = score = _public_score(score_fn(value))
         names = name_counts()
@@ -321,8 +324,9 @@ def _trained(train_fn: Callable[[Run], Any], run: Run) -> Any:
     except BudgetExhausted as error:
         raise BudgetExhausted(
             f"{error} (In a selection: build a new model, optimizer and filter "
-            "within train_fn. What an earlier run has spent of them is not "
-            "there for the next.)"
+            "within train_fn, and keep files of theirs, such as ledgers, in "
+            "run.directory. What an earlier run has spent of them is not there "
+            "for the next.)"
         ) from error
     if value is None:
         raise TypeError(

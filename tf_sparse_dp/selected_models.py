@@ -18,14 +18,16 @@ _Training = tuple[Any, set[str]]
 _SPENT = "What was spent stays spent."
 
 
-def check_trained(value: Any, plan: SelectionPlan, seen: set[str]) -> None:
+def check_trained(
+    value: Any, plan: SelectionPlan, begun: set[str], filters: set[str]
+) -> None:
     """Compares the optimizers of what a run returned with the plan.
 
     Args:
       value: What `train_fn` returned.
       plan: Of the selection.
-      seen: Ids of the trainings and budgets of earlier runs; those of this one
-        are added.
+      begun: Ids of the trainings that began in the run.
+      filters: Budgets that earlier runs had; those of this one are added.
 
     Raises:
       ValueError: A model was trained by something else.
@@ -53,7 +55,7 @@ def check_trained(value: Any, plan: SelectionPlan, seen: set[str]) -> None:
                 "are, and choose, by itself. Expected runs of one process. "
                 + _SPENT
             )
-        own |= _check_history(optimizer, seen)
+        _check_history(optimizer, begun)
         kept = optimizer.plan
         if isinstance(run, PrivacyPlan) and kept != run:
             raise ValueError(
@@ -62,7 +64,7 @@ def check_trained(value: Any, plan: SelectionPlan, seen: set[str]) -> None:
                 f"the latter, `run` of the selection's plan. {_SPENT}"
             )
         if isinstance(run, PrivacyFilter):
-            own |= _check_filter(kept, run, seen)
+            own |= _check_filter(kept, run, filters)
         elif kept is not None:
             relation = neighbouring_relation(kept.neighbouring_relation)
             if relation is not plan.neighboring_relation:
@@ -75,7 +77,7 @@ def check_trained(value: Any, plan: SelectionPlan, seen: set[str]) -> None:
         if kept is not None:
             trainings.append((_budget(kept), optimizer.trainer.budgets))
     _check_together(trainings, run)
-    seen |= own
+    filters |= own
 
 
 def private_optimizers(value: Any) -> list[Any]:
@@ -103,8 +105,8 @@ def _check_step(step: Any) -> None:
         )
 
 
-def _check_history(optimizer: Any, seen: set[str]) -> set[str]:
-    """The trainings that a model is made of, which are to be this run's."""
+def _check_history(optimizer: Any, begun: set[str]) -> None:
+    """What a model was trained by is this run's, and all of it is known."""
     trainer = optimizer.trainer
     if trainer.selected is not None:
         raise ValueError(
@@ -120,14 +122,13 @@ def _check_history(optimizer: Any, seen: set[str]) -> set[str]:
             "Build a new model in each run, and train it with one optimizer. "
             + _SPENT
         )
-    trainings = set(trainer.runs)
-    if trainings & seen:
+    if not set(trainer.runs) <= begun:
         raise ValueError(
-            "train_fn returned a model that goes on from another run of the "
-            "selection. Expected runs that start anew: keep checkpoints in "
+            "train_fn returned a model whose training began before the run: "
+            "in another run, or elsewhere. Expected runs that start anew. Make "
+            "model and optimizer within train_fn, and keep checkpoints in "
             f"run.directory, which each run has for itself. {_SPENT}"
         )
-    return trainings
 
 
 def _check_together(trainings: list[_Training], run: Any) -> None:
@@ -147,10 +148,9 @@ def _check_together(trainings: list[_Training], run: Any) -> None:
         raise ValueError(
             f"train_fn returned {len(trainings)} models with a budget of their "
             f"own each, but the selection accounts for one {run!r} in a run. "
-            "Expected one training, or trainings that share a filter; or make "
-            "the plan with what they cost together, such as "
-            "run=dp_accounting.SelfComposedDpEvent(plan.step_event, "
-            f"{len(trainings)} * plan.num_compositions). {_SPENT}"
+            "Expected one training, or trainings that share a filter; or a "
+            "plan for what they cost together: docs/paper.md has an ensemble. "
+            + _SPENT
         )
 
 
@@ -158,7 +158,7 @@ def _budget(kept: Any) -> Any:
     return kept.filter if isinstance(kept, AdaptivePlan) else kept
 
 
-def _check_filter(kept: Any, run: PrivacyFilter, seen: set[str]) -> set[str]:
+def _check_filter(kept: Any, run: PrivacyFilter, filters: set[str]) -> set[str]:
     """What the filter that paid is of, which is to be like `run`, and new."""
     paid = _budget(kept)
     if not isinstance(paid, PrivacyFilter) or _facts(paid) != _facts(run):
@@ -169,7 +169,7 @@ def _check_filter(kept: Any, run: PrivacyFilter, seen: set[str]) -> set[str]:
             f"and budget. {_SPENT}"
         )
     names = budgets_of(paid)
-    if names & (seen | budgets_of(run)):
+    if names & (filters | budgets_of(run)):
         raise ValueError(
             f"train_fn returned a model that was trained with {paid!r}, which "
             "is also that of the selection's plan or of another run. Expected "

@@ -169,3 +169,43 @@ def _while_there_are_batches(trained: Trained, x: Any) -> None:
 )
 def test_what_is_public_may(around: Any) -> None:
     assert Trained().run(around) == 3
+
+
+def _apply_if_finite(trained: Trained, x: Any, apply: Any) -> None:
+    finite = tf.reduce_all(tf.math.is_finite(x))
+    tf.cond(finite, apply, lambda: tf.no_op())
+
+
+def _apply_in_a_function(trained: Trained, x: Any, apply: Any) -> None:
+    _apply_if_finite(trained, x, tf.function(apply, autograph=False))
+
+
+def _apply_in_a_loop(trained: Trained, x: Any, apply: Any) -> None:
+    rounds = tf.cast(tf.reduce_all(tf.math.is_finite(x)), tf.int32)
+    tf.while_loop(lambda i: i < rounds, lambda i: (apply() and i + 1,), [0])
+
+
+@pytest.mark.parametrize(
+    "decide",
+    [_apply_if_finite, _apply_in_a_function, _apply_in_a_loop],
+    ids=lambda f: f.__name__[1:],
+)
+def test_nor_whether_gradients_are_applied(decide: Any) -> None:
+    """They are computed in every step, by the function that all is in."""
+    trained = Trained()
+
+    @tf.function(autograph=False)
+    def step(x: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(x @ trained.w)
+        gradient = tape.gradient(loss, trained.w)
+
+        def apply() -> bool:
+            trained.optimizer.apply_gradients([(gradient, trained.w)])
+            return True
+
+        decide(trained, x, apply)
+
+    with pytest.raises(tsdp.errors.NotSeparableError, match="branch or loop"):
+        step(tf.constant(X))
+    assert int(trained.optimizer.iterations.numpy()) == 0

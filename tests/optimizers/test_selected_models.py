@@ -135,11 +135,13 @@ def test_all_trainings_of_a_run_count() -> None:
     few(of_pairs, models(lambda: RUN, 2))
     with pytest.raises(ValueError, match="Expected no more than that"):
         few(of_pairs, models(lambda: RUN))
-    # One optimizer may train several models.
-    model = small_run.model(RUN)
-    other = small_run.model(RUN)
-    other.optimizer = model.optimizer
-    few(PLAN, lambda _: [model, other])
+
+    def alternating(run):  # One optimizer may train several models.
+        model, other = small_run.model(RUN), small_run.model(RUN)
+        other.optimizer = model.optimizer
+        return [model, other]
+
+    few(PLAN, alternating)
 
 
 @pytest.mark.once
@@ -177,8 +179,22 @@ def test_runs_start_anew(tmp_path: pathlib.Path) -> None:
         there.append(True)
         return model
 
-    with pytest.raises(ValueError, match="goes on from another run"):
+    with pytest.raises(ValueError, match="began before the run"):
         few(PLAN, resumed, runs=2)
+    with pytest.raises(ValueError, match="began before the run"):
+        few(PLAN, resumed)  # From what the last selection left.
+    made = small_run.model(RUN)
+    with pytest.raises(ValueError, match="began before the run"):
+        few(PLAN, lambda _: made)
+
+    def saved_and_loaded(run):
+        folder = pathlib.Path(run.directory)
+        model = small_run.model(RUN)
+        small_run.train(model, 1, shuffle=False)
+        small_run.save(model, "keras", folder)
+        return small_run.load("keras", folder)
+
+    few(PLAN, saved_and_loaded)
 
 
 @pytest.mark.once

@@ -125,10 +125,11 @@ class Analysis:
         self._see_captures()
         if type(self.graph).__name__ == "CondBranchFuncGraph":
             raise NotSeparableError(
-                "The gradients are applied in a branch (tf.cond) of the step, "
-                "as the loss scaling of mixed_float16 does; whether a step is "
-                "taken would then depend on the raw gradients. Use "
-                "mixed_bfloat16 or float32, and apply gradients in every step."
+                "The gradients are computed and applied in a branch (tf.cond); "
+                "whether a step is taken could then depend on the batch. Take "
+                "a step with every batch: clipping bounds what any example "
+                "does to it. (The loss scaling of mixed_float16 is such a "
+                "branch: use mixed_bfloat16 or float32.)"
             )
         self.operations = ancestors(self.graph, targets)
         # A replica of a TPU knows the batch by what is handed to it.

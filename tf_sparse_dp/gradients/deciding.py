@@ -27,12 +27,11 @@ class Deciding:
 
     Args:
       graph: Of the outermost function from which the step is called.
-      library: The functions that it calls.
     """
 
-    def __init__(self, graph: tf.Graph, library: Library):
+    def __init__(self, graph: tf.Graph):
         self._graph = graph
-        self._library = library
+        self._library = Library(graph)
 
     def check(self) -> None:
         """Refuses branches and loops that data decide about.

@@ -157,11 +157,14 @@ class Memory:
             def check(around: Around = around) -> None:
                 self._views.append(around)
                 self.check(variables())
-                if not internals.is_traced(around.graph.outer_graph):
-                    Deciding(around.graph, around.library).check()
 
             internals.when_traced(graph, check)
             graph = graph.outer_graph
+        # Gradients may be applied further inside than they were computed.
+        graph = tf.compat.v1.get_default_graph()
+        while internals.is_traced(graph.outer_graph):
+            graph = graph.outer_graph
+        internals.when_traced(graph, Deciding(graph).check)
 
     def example_writes(
         self, variables: Iterable[Any] = ()

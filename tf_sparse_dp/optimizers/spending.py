@@ -259,7 +259,7 @@ class Spending:
         if apart:
             raise PrivacyStateError(_APART.format(apart))
         if broken:
-            raise PrivacyStateError(self._broken_message(broken))
+            raise PrivacyStateError(self.refused_batches(broken))
 
     def was_exhausted(self) -> bool:
         """Whether steps were refused for the budget, and nobody was told."""
@@ -286,7 +286,8 @@ class Spending:
             "end training in time."
         )
 
-    def _broken_message(self, steps: int) -> str:
+    def refused_batches(self, steps: int) -> str:
+        """What may be wrong with the batches of refused steps."""
         if self.counts_passes:
             return (
                 f"{steps} steps were refused because they were outside a pass "

@@ -8,8 +8,9 @@ weights are not recognised.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -43,6 +44,8 @@ class Trainer:
         self._run, self._here, self._count = run, here, count
         self.loaded: dict[str, int] = {}  # Events of runs it goes on from.
         self.selected: Selected | None = None
+        for begun in _WATCHED.values():
+            begun.add(run)
         self.budgets: set[str] = set()  # What its statement is about.
         if isinstance(plan, AdaptivePlan):
             self.budgets = budgets_of(plan.filter)
@@ -84,8 +87,20 @@ class Trainer:
         )
 
 
+_WATCHED: dict[int, set[str]] = {}
 # By the id of a variable, which is hashed by no Keras alike.
 _TRAINED: dict[int, tuple[weakref.ref[Any], list[Trainer]]] = {}
+
+
+@contextlib.contextmanager
+def beginnings() -> Iterator[set[str]]:
+    """The ids of the trainings that begin while it lasts."""
+    begun: set[str] = set()
+    _WATCHED[id(begun)] = begun
+    try:
+        yield begun
+    finally:
+        del _WATCHED[id(begun)]
 
 
 def register(variables: Iterable[Any], trainer: Trainer) -> None:

@@ -584,6 +584,10 @@ class PrivateWrapper(SavedState):
         """
         return self._spending.forget_refusals()
 
+    def refused_batches(self, steps: int) -> str:
+        """What may be wrong with the batches of so many refused steps."""
+        return self._spending.refused_batches(steps)
+
     def protect(self, model: Any) -> None:
         """Refuses steps that write example data into the model's weights.
 
