@@ -79,6 +79,16 @@ def _branch_of_a_batch(trained: Trained, x: Any) -> None:
     tf.cond(batch[0, 0] > 0, lambda: trained.step(x), lambda: None)
 
 
+def _by_what_was_remembered(trained: Trained, x: Any) -> None:
+    trained.public.assign(tf.cast(tf.reduce_max(x), tf.int32))
+    tf.cond(trained.public > 1, lambda: trained.step(x), lambda: None)
+
+
+def _by_what_is_remembered_later(trained: Trained, x: Any) -> None:
+    tf.cond(trained.public > 1, lambda: trained.step(x), lambda: None)
+    tf.function(lambda: trained.public.assign_add(tf.cast(x[0, 0], tf.int32)))()
+
+
 def _end_of_a_loop(trained: Trained, x: Any) -> None:
     end = tf.cast(tf.reduce_max(x), tf.int32)
     _times(trained, x, 0, end, lambda i: 1)
@@ -115,6 +125,8 @@ REFUSED = [
     _branch_in_a_function,
     _branch_in_a_loop,
     _branch_of_a_batch,
+    _by_what_was_remembered,
+    _by_what_is_remembered_later,
     _end_of_a_loop,
     _start_of_a_loop,
     _steps_of_a_loop,
@@ -136,6 +148,7 @@ def _fixed(trained: Trained, x: Any) -> None:
 
 
 def _by_a_variable(trained: Trained, x: Any) -> None:
+    trained.public.assign_add(0)
     _times(trained, x, 0, tf.identity(trained.public), lambda i: 1)
     tf.cond(trained.public > 1, lambda: trained.step(x), lambda: None)
 

@@ -6,7 +6,7 @@ loop depends on, exactly.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -33,11 +33,15 @@ class Deciding:
         self._graph = graph
         self._library = Library(graph)
 
-    def check(self) -> None:
+    def check(self, are_clean: Callable[[Sequence[tf.Tensor]], bool]) -> None:
         """Refuses branches and loops that data decide about.
 
+        Args:
+          are_clean: Tells of variables' handles whether no example data are
+            written to what they stand for.
+
         Raises:
-          NotSeparableError: If constants, variables and whether there is
+          NotSeparableError: If constants, clean variables and whether there is
             another batch are not all that decides.
         """
         for op in self._graph.get_operations():
@@ -45,7 +49,7 @@ class Deciding:
                 continue  # A definition takes long to make.
             places = self._inputs(op.node_def)
             if places is None or not all(
-                self._is_public(op.inputs[place]) for place in places
+                self._is_public(op.inputs[place], are_clean) for place in places
             ):
                 raise NotSeparableError(
                     "The step is called in a branch or loop (in operation "
@@ -130,8 +134,13 @@ class Deciding:
             pending += [functions.place(x)[0] for x in functions.inputs(node)]
         return found
 
-    def _is_public(self, tensor: tf.Tensor) -> bool:
-        """Whether constants and variables are all that is behind a tensor."""
+    def _is_public(
+        self,
+        tensor: tf.Tensor,
+        are_clean: Callable[[Sequence[tf.Tensor]], bool],
+    ) -> bool:
+        """Whether nothing of an example is behind a tensor."""
+        handles: list[tf.Tensor] = []
         constants = {
             key(inner)
             for outer, inner in self._graph.captures
@@ -145,13 +154,15 @@ class Deciding:
             if op.name in seen or op.type == _GOES_ON:
                 continue
             seen.add(op.name)
-            if op.type == "Placeholder":
-                if tensor.dtype != tf.resource and key(tensor) not in constants:
+            if tensor.dtype == tf.resource:
+                handles.append(tensor)
+            elif op.type == "Placeholder":
+                if key(tensor) not in constants:
                     return False
             elif state.may_hide(op.node_def, self._library):
                 return False
             pending.extend(op.inputs)
-        return True
+        return are_clean(handles)
 
 
 def _union(sets: Iterable[set[int] | None]) -> set[int] | None:

@@ -164,7 +164,21 @@ class Memory:
         graph = tf.compat.v1.get_default_graph()
         while internals.is_traced(graph.outer_graph):
             graph = graph.outer_graph
-        internals.when_traced(graph, Deciding(graph).check)
+        internals.when_traced(
+            graph, lambda: Deciding(graph).check(self._are_clean)
+        )
+
+    def _are_clean(self, handles: Sequence[tf.Tensor]) -> bool:
+        """Whether the step writes no example data to what these stand for."""
+        resources = {
+            _resource(handle.graph, place)
+            for handle in handles
+            for place in state.places(handle)
+        }
+        return not any(
+            _meet(write.resources, resources)
+            for write, _ in self._tainted(resources)
+        )
 
     def example_writes(
         self, variables: Iterable[Any] = ()
