@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import tf_sparse_dp as tsdp
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.lane]
 
 X = np.arange(12, dtype="float32").reshape(4, 3)
 DATA = tf.data.Dataset.from_tensors(X).repeat(3)
