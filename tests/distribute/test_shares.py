@@ -61,7 +61,7 @@ def test_a_selection_refuses_models_of_several_workers(second: Share) -> None:
     model: Any = types.SimpleNamespace(optimizer=optimizer)
     plan = tsdp.SelectionPlan(run=PLAN, mean_runs=3.0, delta=1e-4)
     with pytest.raises(ValueError, match="2 processes trained together"):
-        check_trained(model, plan, set())
+        check_trained(model, plan, set(), set())
 
 
 @pytest.mark.once
