@@ -30,18 +30,10 @@ def fold_in(key: tf.Tensor, data: tf.Tensor | int) -> tf.Tensor:
     return random_bits([2], tf.bitwise.bitwise_xor(key, pair), tf.int64)
 
 
-def random_bits(
-    shape: Sequence[int | tf.Tensor], key: tf.Tensor, dtype: tf.DType
-) -> tf.Tensor:
-    """Integers of which every bit is random.
+def philox_state(key: tf.Tensor) -> list[tf.Tensor]:
+    """Philox's own key, and the upper half of its counter: uint64 [1] each.
 
-    What `tf.random.stateless_uniform` gives with Philox, bit for bit, but with
-    a quarter of its operations: tracing a step draws from many keys. As there,
-    the key is scrambled first, so that keys may be alike; half of the result
-    is Philox's own key, half the upper half of its counter.
-
-    Reference: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3",
-    2011.
+    Of the key as it is scrambled, so that keys may be alike.
     """
     scrambled = tf.raw_ops.StatelessRandomUniformFullIntV2(
         shape=[2],
@@ -50,7 +42,21 @@ def random_bits(
         alg=_PHILOX,
         dtype=tf.uint64,
     )
-    own, upper = tf.split(scrambled, 2)
+    return tf.split(scrambled, 2)
+
+
+def random_bits(
+    shape: Sequence[int | tf.Tensor], key: tf.Tensor, dtype: tf.DType
+) -> tf.Tensor:
+    """Integers of which every bit is random.
+
+    What `tf.random.stateless_uniform` gives with Philox, bit for bit, but with
+    a quarter of its operations: tracing a step draws from many keys.
+
+    Reference: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3",
+    2011.
+    """
+    own, upper = philox_state(key)
 
     def bits(
         shape: Sequence[int | tf.Tensor], start: np.ndarray | tf.Tensor

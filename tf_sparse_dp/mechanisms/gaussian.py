@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tf_sparse_dp.compiled_normals import can_draw, with_normals
 from tf_sparse_dp.mechanisms.grid import noisy
 from tf_sparse_dp.mechanisms.interface import Mechanism, PublicFacts, Sum
 from tf_sparse_dp.random_keys import fold_in
@@ -83,6 +84,15 @@ def with_noise(total: Sum, key: tf.Tensor, stddev: float) -> tf.Tensor:
     shape = total.shape
     if isinstance(total, tf.IndexedSlices):
         shape = tf.get_static_value(total.dense_shape).tolist()
+    elif total.dtype == tf.float32 and can_draw(math.prod(shape)):
+        return tf.reshape(
+            with_normals(
+                lambda values, normals: noisy(values, stddev * normals, stddev),
+                tf.reshape(total, [-1]),
+                key,
+            ),
+            shape,
+        )
     return noisy(total, normal(shape, key, stddev), stddev)
 
 

@@ -1,0 +1,184 @@
+"""Many normal numbers at once, by kernels that XLA compiles for the CPU.
+
+`random_tails.normal` writes every intermediate result to memory, and draws its
+bits by a kernel that does one word at a time. Where the noise of a whole
+network is drawn at every step, that shows. Here one compiled kernel makes the
+bits and a second one makes numbers of them and does with these what is to be
+done, all in registers: half the time. In one kernel XLA would make the bits
+anew for each of the numbers that share them.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
+
+from tf_sparse_dp.random_keys import philox_state
+
+# For fewer numbers it takes longer to compile than is ever saved.
+_LEAST = 2**16
+_MOST = 2**26  # Numbers of which all words are held at a time.
+_EVEN = 2**12  # Only for such multiples XLA's code does many at a time.
+_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
+_INCREMENTS = (np.uint32(0x9E3779B9), np.uint32(0xBB67AE85))
+_ROUNDS = 10
+# sin(πx/2) on [0, 1], to a roundoff: the powers x, x³, ..., x¹¹.
+_SINE = [
+    np.float32((-1) ** n * (math.pi / 2) ** (2 * n + 1) / math.factorial(k))
+    for n, k in enumerate(range(1, 12, 2))
+]
+
+
+def can_draw(count: int | None) -> bool:
+    """Whether so many numbers can, and should, be drawn in the graph at hand.
+
+    Not where XLA compiles the graph as a whole, and not beside accelerators,
+    for which it would compile these kernels differently.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    return (
+        count is not None
+        and _LEAST <= count <= _MOST
+        and not tf.executing_eagerly()
+        and not control_flow_util.GraphOrParentsInXlaContext(graph)
+        and _compiles()
+    )
+
+
+def with_normals(
+    use: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    values: tf.Tensor,
+    key: tf.Tensor,
+) -> tf.Tensor:
+    """What `use` makes of values and as many standard normal numbers.
+
+    The numbers have the law of `random_tails.normal`, tails out to 9.4
+    included, but are others for the same key.
+
+    Args:
+      use: Of values and numbers, entry by entry; called while tracing.
+      values: A vector, its length known and such that `can_draw`.
+      key: A key, int64 [2].
+
+    Returns:
+      A vector as long as the values.
+    """
+    count = values.shape[0]
+    pairs = _EVEN * -(-count // (2 * _EVEN))
+
+    @functools.partial(tf.function, jit_compile=True, autograph=False)
+    def drawn(words: tf.Tensor, values: tf.Tensor) -> list[tf.Tensor]:
+        # Of halves, which nothing is to be filled up for.
+        radius, sine, cosine = _polar(tf.reshape(words, [3, pairs]))
+        return [
+            use(values[:pairs], radius * sine),
+            use(values[pairs:], (radius * cosine)[: count - pairs]),
+        ]
+
+    words = _words_kernel(3 * pairs // 4)(_state(key))
+    return tf.concat(drawn(words, values), 0)
+
+
+def _words_kernel(blocks: int) -> tf.types.experimental.PolymorphicFunction:
+    @functools.partial(tf.function, jit_compile=True, autograph=False)
+    def words(state: tf.Tensor) -> tf.Tensor:
+        return tf.concat(philox(blocks, state), 0)
+
+    return words
+
+
+def _state(key: tf.Tensor) -> tf.Tensor:
+    """Where Philox starts for a key, uint32 [4].
+
+    Words of 64 bits would make the kernel ten times slower.
+    """
+    state = tf.concat(philox_state(key), 0)
+    return tf.reshape(tf.bitcast(state, tf.uint32), [4])
+
+
+def philox(blocks: int, state: tf.Tensor) -> list[tf.Tensor]:
+    """The four words of each of the first blocks of Philox 4 x 32.
+
+    Those that `random_keys.random_bits` gives one block after another.
+
+    Args:
+      blocks: How many, less than 2³¹.
+      state: Philox's key and the upper half of its counter, uint32 [4].
+
+    Reference: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3",
+    2011.
+    """
+    xor = tf.bitwise.bitwise_xor
+    number = tf.cast(tf.range(blocks), tf.uint32)
+    nothing = tf.zeros_like(number)
+    words = [number, nothing, nothing + state[2], nothing + state[3]]
+    first, second = state[0], state[1]
+    for _ in range(_ROUNDS):
+        low, high = _halves(tf.cast(words[0], tf.uint64) * _MULTIPLIERS[0])
+        below, above = _halves(tf.cast(words[2], tf.uint64) * _MULTIPLIERS[1])
+        words = [
+            *(xor(xor(above, words[1]), first), below),
+            *(xor(xor(high, words[3]), second), low),
+        ]
+        first, second = first + _INCREMENTS[0], second + _INCREMENTS[1]
+    return words
+
+
+def _halves(words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The lower and the upper 32 bits."""
+    upper = tf.bitwise.right_shift(words, np.uint64(32))
+    return tf.cast(words, tf.uint32), tf.cast(upper, tf.uint32)
+
+
+def _polar(words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Radii, sines and cosines of Box and Muller's transform.
+
+    Args:
+      words: uint32 [3, pairs]: two for each radius, one for the angle.
+    """
+    low, high, turn = tf.unstack(words)
+    uniform = tf.cast(high, tf.float32) * 2.0**-32
+    uniform += tf.cast(low, tf.float32) * 2.0**-64 + 2.0**-65
+    radius = tf.sqrt(-2.0 * tf.math.log(uniform))
+    # Two bits for the quarter, the others for the way through it.
+    quarter = tf.bitwise.right_shift(turn, np.uint32(30))
+    way = tf.bitwise.bitwise_and(turn, np.uint32(2**30 - 1))
+    way = tf.cast(tf.cast(way, tf.int32), tf.float32) * 2.0**-30
+    rising, falling = _sine(way), _sine(1.0 - way)
+    odd = (quarter == 1) | (quarter == 3)
+    sine, cosine = (
+        tf.where(odd, falling, rising),
+        tf.where(odd, rising, falling),
+    )
+    sine = tf.where(quarter >= 2, -sine, sine)
+    cosine = tf.where((quarter == 1) | (quarter == 2), -cosine, cosine)
+    return radius, sine, cosine
+
+
+def _sine(quarters: tf.Tensor) -> tf.Tensor:
+    """Sines of angles from 0 to a quarter of a turn, given in quarters."""
+    square = quarters * quarters
+    total = tf.zeros_like(square)
+    for coefficient in reversed(_SINE):
+        total = total * square + coefficient
+    return total * quarters
+
+
+@functools.cache
+def _compiles() -> bool:
+    """Whether XLA compiles for this CPU, and nothing but a CPU is there."""
+    if len(tf.config.list_logical_devices()) > len(
+        tf.config.list_logical_devices("CPU")
+    ):
+        return False
+    with tf.init_scope():
+        try:
+            _words_kernel(1)(tf.zeros([4], tf.uint32))
+        except tf.errors.OpError:
+            return False
+    return True
