@@ -84,6 +84,31 @@ def with_normals(
     return tf.concat(drawn(words, values), 0)
 
 
+def normals(count: tf.Tensor, most: int, key: tf.Tensor) -> tf.Tensor:
+    """Standard normal numbers, as many as turns out to be needed.
+
+    Kernels have fixed sizes: that of the least of a few sizes is used which
+    is enough.
+
+    Args:
+      count: How many, a scalar.
+      most: The largest that `count` can be, such that `can_draw`.
+      key: A key, int64 [2].
+    """
+    sizes = [max(most * eighths // 8, 1) for eighths in (2, 3, 4, 6, 8)]
+
+    def of_size(size: int) -> Callable[[], tf.Tensor]:
+        return lambda: with_normals(
+            lambda _, numbers: numbers, tf.zeros([size]), key
+        )
+
+    place = tf.reduce_sum(
+        tf.cast(sizes[:-1] < tf.cast(count, tf.int32), tf.int32)
+    )
+    drawn = tf.switch_case(place, [of_size(size) for size in sizes])
+    return drawn[:count]
+
+
 def _words_kernel(blocks: int) -> tf.types.experimental.PolymorphicFunction:
     @functools.partial(tf.function, jit_compile=True, autograph=False)
     def words(state: tf.Tensor) -> tf.Tensor:

@@ -107,7 +107,9 @@ def prepared(model: Any) -> Any:
     return model
 
 
-def units(ids: tf.Tensor, start: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
+def units(
+    ids: tf.Tensor, start: tf.Tensor, stop: tf.Tensor, most: int | None
+) -> tf.Tensor:
     steps = tf.cast((stop - start) / STDDEV**2, tf.float32)
     each = UNIT * tf.cast(ids + 1, tf.float32)
     return tf.repeat((steps * each)[:, tf.newaxis], WIDTH, 1)

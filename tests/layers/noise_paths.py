@@ -54,7 +54,11 @@ def freeze(monkeypatch: pytest.MonkeyPatch, path: Any) -> None:
     """Lets all tables' noise follow a path in place of being drawn."""
 
     def increments(
-        self: PendingNoise, ids: tf.Tensor, start: tf.Tensor, stop: tf.Tensor
+        self: PendingNoise,
+        ids: tf.Tensor,
+        start: tf.Tensor,
+        stop: tf.Tensor,
+        most: int | None,
     ) -> tf.Tensor:
         noise = path(ids, self._width, stop) - path(ids, self._width, start)
         return tf.cast(noise, tf.float32)

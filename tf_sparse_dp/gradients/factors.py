@@ -25,6 +25,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tf_sparse_dp.gradients.distinct import has_distinct_columns
 from tf_sparse_dp.gradients.internals import is_compiled
 from tf_sparse_dp.gradients.repeats import repeats_rows
 
@@ -417,8 +418,13 @@ class RowFactor(Factor):
         )
 
     @property
+    def _distinct(self) -> bool:
+        """Whether no example looks up a row twice."""
+        return self.rows_per_example == 1 or has_distinct_columns(self.ids)
+
+    @property
     def norms_by(self) -> str:
-        if self.rows_per_example == 1:
+        if self._distinct:
             return "from each row"
         if self.rows_per_example <= _PAIRWISE_ROWS:
             return "from pairs of rows"
@@ -427,7 +433,7 @@ class RowFactor(Factor):
     def squared_norms(self) -> tf.Tensor:
         values = _wide(self.values)
         lookups = self.rows_per_example
-        if lookups == 1:
+        if self._distinct:
             return _squares(values)
         if self._pools:
             ids = tf.transpose(self.ids)
@@ -455,7 +461,7 @@ class RowFactor(Factor):
         return _squares(tf.reshape(sums, tf.shape(values)))
 
     def squared_slack(self) -> tf.Tensor | None:
-        if self.rows_per_example == 1 or self._pools:
+        if self._distinct or self._pools:
             return None  # Equal parts do not cancel.
         mass = self.rows_per_example * _squares(_wide(self.values))
         return _LEAST_SLACK * mass

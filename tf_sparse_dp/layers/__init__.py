@@ -5,8 +5,8 @@ from __future__ import annotations
 import tensorflow as tf
 
 if hasattr(tf.keras, "__version__"):  # tf-keras has none here.
-    from tf_sparse_dp.layers.keras3 import LazyEmbedding
+    from tf_sparse_dp.layers.keras3 import JoinedIds, LazyEmbedding
 else:
-    from tf_sparse_dp.layers.keras2 import LazyEmbedding
+    from tf_sparse_dp.layers.keras2 import JoinedIds, LazyEmbedding
 
-__all__ = ["LazyEmbedding"]
+__all__ = ["JoinedIds", "LazyEmbedding"]

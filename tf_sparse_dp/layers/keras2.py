@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import tf_keras as keras
 
+from tf_sparse_dp.layers.joined_ids import FeatureIds
 from tf_sparse_dp.layers.lazy_embedding import LazyRows
 
 
@@ -17,3 +18,11 @@ class LazyEmbedding(LazyRows, keras.layers.Embedding):
 
 
 LazyEmbedding.__doc__ = LazyRows.__doc__
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_dp")
+class JoinedIds(FeatureIds, keras.layers.Layer):
+    """Several features in one table; `FeatureIds` says how."""
+
+
+JoinedIds.__doc__ = FeatureIds.__doc__

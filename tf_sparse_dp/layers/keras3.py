@@ -13,6 +13,7 @@ from keras.src.backend.common.stateless_scope import (
     in_stateless_scope,
 )
 
+from tf_sparse_dp.layers.joined_ids import FeatureIds
 from tf_sparse_dp.layers.lazy_embedding import LazyRows
 
 
@@ -84,3 +85,11 @@ def _state() -> Iterator[None]:
 
 
 LazyEmbedding.__doc__ = LazyRows.__doc__
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_dp")
+class JoinedIds(FeatureIds, keras.layers.Layer):
+    """Several features in one table; `FeatureIds` says how."""
+
+
+JoinedIds.__doc__ = FeatureIds.__doc__

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 import time
@@ -10,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_sparse_dp.compiled_normals import can_draw, normals
 from tf_sparse_dp.gradients.effects import PENDING_NOISE
 from tf_sparse_dp.gradients.internals import is_compiled
 from tf_sparse_dp.random_keys import KeyStream
@@ -50,6 +50,7 @@ class PendingNoise:
         self._rows, self._width = table.shape
         self._capacity = capacity
         self._keys = KeyStream(seed)
+        self._drawing: dict[int | None, Any] = {}  # By the number of ids.
         with tf.init_scope(), tf.device(table.device):
             # The first step whose noise a row lacks.
             self._first = _variable(tf.zeros([self._rows], tf.int32))
@@ -130,15 +131,21 @@ class PendingNoise:
             self._base.assign(step)
         return tf.constant(True)
 
-    @functools.cached_property
-    def _draw_now(self) -> Any:
+    def _draw_now(self, ids: tf.Tensor) -> tf.Tensor:
         """Draws in one call, which Ctrl-C cannot cut short, traced once."""
-        # Not by the function itself: many tables would be taken for retracing.
-        function = tf.function(self._draw, autograph=False)
-        with tf.init_scope():  # Also if the first to call it is a graph.
-            return function.get_concrete_function(
-                tf.TensorSpec([None], tf.int64)
-            )
+        most = ids.shape[0]
+        # Else for any number of ids: tracing takes longer than it would save.
+        if most is None or not can_draw(most * self._width):
+            most = None
+        if most not in self._drawing:
+            # Not by the function itself: many tables would be taken for
+            # retracing.
+            function = tf.function(self._draw, autograph=False)
+            with tf.init_scope():  # Also if the first to call it is a graph.
+                self._drawing[most] = function.get_concrete_function(
+                    tf.TensorSpec([most], tf.int64)
+                )
+        return self._drawing[most](ids)
 
     def only_if_none(self, values: tf.Tensor) -> tf.Tensor:
         """Values that were read, for graphs that cannot draw any noise.
@@ -202,10 +209,11 @@ class PendingNoise:
         return self._draw_now(ids)
 
     def _draw(self, ids: tf.Tensor) -> tf.Tensor:
+        most = ids.shape[0]
         ids, places = _distinct(ids, self._rows)
         step = tf.identity(self._step)
         first = tf.maximum(tf.gather(self._first, ids), self._base)
-        noise = self._increments(ids, self._sum(first), self._sum(step))
+        noise = self._increments(ids, self._sum(first), self._sum(step), most)
         if places is not None:
             noise = tf.gather(noise, places)
         rows = tf.raw_ops.ResourceGather(
@@ -228,12 +236,22 @@ class PendingNoise:
             return tf.constant(True)
 
     def _increments(
-        self, ids: tf.Tensor, start: tf.Tensor, stop: tf.Tensor
+        self,
+        ids: tf.Tensor,
+        start: tf.Tensor,
+        stop: tf.Tensor,
+        most_rows: int | None,
     ) -> tf.Tensor:
         """What the noise of rows grows by while its variance does."""
         size = tf.cast(tf.sqrt(stop - start), tf.float32)
         shape = [tf.shape(ids)[0], self._width]
-        return size[:, tf.newaxis] * normal(shape, self._keys.next())
+        most = None if most_rows is None else most_rows * self._width
+        if can_draw(most):
+            numbers = normals(shape[0] * self._width, most, self._keys.next())
+            numbers = tf.reshape(numbers, shape)
+        else:
+            numbers = normal(shape, self._keys.next())
+        return size[:, tf.newaxis] * numbers
 
     def _sum(self, step: tf.Tensor) -> tf.Tensor:
         return tf.gather(self._sums, step % self._capacity)
