@@ -22,7 +22,7 @@ from tests.noise_claims import (
     stddev_refuted,
     tail_refuted,
 )
-from tf_sparse_dp import random_tails
+from tf_sparse_dp import compiled_normals, random_tails
 from tf_sparse_dp.random_tails import (
     chi_excess,
     cut_exponential,
@@ -35,7 +35,7 @@ from tf_sparse_dp.random_tails import (
 pytestmark = pytest.mark.once
 
 KEY = np.array([11, 12], np.int64)
-MANY = 4_000_000
+MANY = 2**22
 
 
 def draw(shape: list[int], jit_compile: bool) -> np.ndarray:
@@ -45,9 +45,18 @@ def draw(shape: list[int], jit_compile: bool) -> np.ndarray:
     return function(tf.constant(KEY)).numpy()
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["graph", "xla"])
+def drawn_by_kernels() -> np.ndarray:
+    function = tf.function(
+        lambda key: compiled_normals.normals(MANY, MANY, key), autograph=False
+    )
+    return function(tf.constant(KEY)).numpy()
+
+
+@pytest.fixture(scope="module", params=["graph", "xla", "kernels"])
 def sample(request: pytest.FixtureRequest) -> np.ndarray:
-    return draw([MANY], request.param)
+    if request.param == "kernels":
+        return drawn_by_kernels()
+    return draw([MANY], request.param == "xla")
 
 
 def test_the_distribution(sample: np.ndarray) -> None:

@@ -34,7 +34,7 @@ _SINE = [
 ]
 
 
-def can_draw(count: int | None) -> bool:
+def can_draw(count: int) -> bool:
     """Whether so many numbers can, and should, be drawn in the graph at hand.
 
     Not where XLA compiles the graph as a whole, and not beside accelerators,
@@ -42,8 +42,7 @@ def can_draw(count: int | None) -> bool:
     """
     graph = tf.compat.v1.get_default_graph()
     return (
-        count is not None
-        and _LEAST <= count <= _MOST
+        _LEAST <= count <= _MOST
         and not tf.executing_eagerly()
         and not control_flow_util.GraphOrParentsInXlaContext(graph)
         and _compiles()

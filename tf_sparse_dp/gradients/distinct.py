@@ -13,6 +13,7 @@ import tensorflow as tf
 # They keep the numbers and their order. What is bounded fits in either type.
 _KEEPS = frozenset({"Reshape", "Identity", "EnsureShape", "Cast"})
 _LARGEST = 2**31 - 1
+_INTEGERS = (tf.int32, tf.int64)
 
 
 def has_distinct_columns(ids: tf.Tensor) -> bool:
@@ -27,43 +28,54 @@ def has_distinct_columns(ids: tf.Tensor) -> bool:
     """
     if not tf.is_symbolic_tensor(ids) or ids.shape.rank != 2:
         return False
-    columns = ids.shape[1]
-    while ids.op.type in _KEEPS:
-        ids = ids.op.inputs[0]
-    if columns is None or not _has_columns(ids, columns):
+    columns, source = ids.shape[1], _source(ids)
+    if columns is None or not _has_columns(source, columns):
         return False
-    summed = _with_constant(ids, "AddV2", columns)
-    raised = summed and _with_constant(summed[0], "Maximum", columns)
-    lowered = raised and _with_constant(raised[0], "Minimum", columns)
-    if not lowered:
-        return False
-    first, low, high = summed[1], raised[1], lowered[1]
+    constants = []
+    for kind in ("AddV2", "Maximum", "Minimum"):
+        if source.op.type != kind or not _has_columns(source, columns):
+            return False
+        source, value = source.op.inputs[0], source.op.inputs[1]
+        value = tf.get_static_value(value)
+        if value is None or value.shape not in ((), (columns,)):
+            return False
+        constants.append(np.broadcast_to(value, [columns]).astype(int))
+    first, low, high = constants
     # If low is above high, all of the column is low.
     starts, ends = low + first, np.maximum(low, high) + first
-    if (np.abs([low, high, first, starts, ends]) > _LARGEST).any():
+    if (np.abs([*constants, ends]) > _LARGEST).any() or starts.min() < 0:
         return False
     order = np.argsort(starts)
     return bool((ends[order][:-1] < starts[order][1:]).all())
+
+
+def _source(ids: tf.Tensor) -> tf.Tensor:
+    """What ids are, seen through what does not change them.
+
+    If they are not negative: what Keras does with negative ones is passed over.
+    """
+    while True:
+        # Through float32, large numbers that differ may become the same.
+        if ids.op.type in _KEEPS and ids.op.inputs[0].dtype in _INTEGERS:
+            ids = ids.op.inputs[0]
+        elif ids.op.type == "SelectV2" and _is_negative(*ids.op.inputs[::2]):
+            ids = ids.op.inputs[2]
+        else:
+            return ids
+
+
+def _is_negative(condition: tf.Tensor, ids: tf.Tensor) -> bool:
+    """Whether a condition says, entry by entry, that ids are below 0."""
+    return (
+        condition.op.type == "Less"
+        and condition.op.inputs[0] is ids
+        and np.array_equal(tf.get_static_value(condition.op.inputs[1]), 0)
+    )
 
 
 def _has_columns(tensor: tf.Tensor, columns: int) -> bool:
     return (
         tensor.shape.rank == 2
         and tensor.shape[1] == columns
-        and tensor.dtype in (tf.int32, tf.int64)
+        and tensor.dtype in _INTEGERS
     )
-
-
-def _with_constant(
-    tensor: tf.Tensor, kind: str, columns: int
-) -> tuple[tf.Tensor, np.ndarray] | None:
-    """The input of an operation with a constant for each column, and that."""
-    if tensor.op.type != kind:
-        return None
-    value = tf.get_static_value(tensor.op.inputs[1])
-    if value is None or value.shape not in ((), (columns,)):
-        return None
-    # An operand of one column would be repeated for all.
-    if kind != "Minimum" and not _has_columns(tensor.op.inputs[0], columns):
-        return None
-    return tensor.op.inputs[0], np.broadcast_to(value, [columns]).astype(int)

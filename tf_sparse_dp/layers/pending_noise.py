@@ -245,7 +245,7 @@ class PendingNoise:
         """What the noise of rows grows by while its variance does."""
         size = tf.cast(tf.sqrt(stop - start), tf.float32)
         shape = [tf.shape(ids)[0], self._width]
-        most = None if most_rows is None else most_rows * self._width
+        most = (most_rows or 0) * self._width
         if can_draw(most):
             numbers = normals(shape[0] * self._width, most, self._keys.next())
             numbers = tf.reshape(numbers, shape)
