@@ -114,7 +114,7 @@ def _tidy(row: Row) -> dict[str, Any]:
     return {key.replace("_", " "): value for key, value in row.items()}
 
 
-def having(rows: Sequence[Row], **values: Any) -> list[Row]:
+def having(rows: Sequence[Row], /, **values: Any) -> list[Row]:
     """The rows with these values, of which there has to be one."""
     found = [
         row
