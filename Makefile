@@ -77,8 +77,11 @@ format: $(READY)
 # One after another: they measure time. benchmarks/README.md says how long.
 BENCHMARKS := overhead mechanisms errors scaling agreement paper
 bench:
-	for name in $(BENCHMARKS); do $(MAKE) bench-$$name; done
-	$(MAKE) bench-page bench-check
+	@taken=""; for name in $(BENCHMARKS); do \
+	  begin=$$SECONDS; $(MAKE) bench-$$name; \
+	  taken+="$$(printf '%6d s  %s' $$((SECONDS - begin)) bench-$$name)"$$'\n'; \
+	done; printf '\n%s' "$$taken"
+	@$(MAKE) bench-page bench-check
 
 bench-page: $(READY)
 	$(BIN)/python -m benchmarks.claims write
@@ -109,7 +112,7 @@ bench-accuracy: $(READY)
 
 bench-paper: $(READY)
 	$(BIN)/python examples/reproduce_paper.py $(KEEP) $(ARGS)
-	@if test -z "$(ARGS)"; then cp paper_rates/report.png docs/paper_rates.png; fi
+	$(if $(ARGS),,cp paper_rates/report.png docs/paper_rates.png)
 
 # Whatever has no record: make bench-exponential, make bench-row-updates.
 SCRIPTS := bias-reduction compressed-sensing denoising exponential output-perturbation row-updates selection selection-share
