@@ -33,7 +33,7 @@ def audited(rows: Sequence[Row]) -> Finding:
             broken.append(f"{mechanism} was not audited at {missing}")
     return Finding(
         figures={
-            "mechanisms": len(stated),
+            "cases": len(stated),
             "nearest": max(
                 100 * row["lower bound"] / row["stated epsilon"]
                 for row in honest
@@ -59,7 +59,7 @@ def controls(rows: Sequence[Row]) -> Finding:
 
 
 def _is_control(row: Row) -> bool:
-    return row["control"] not in (None, False, "", "none", "no")
+    return row["control"] not in (None, False, "", "none", "as stated")
 
 
 # faults.json: family, cases, refused, taken and paid, crashed, and so on.
@@ -92,6 +92,10 @@ def faults(rows: Sequence[Row]) -> Finding:
 # accuracy.json: data, unit, contender, epsilon, metric, mean.
 
 
+_LOSS = re.compile("loss|rmse", re.I)
+_ACCURACY = re.compile("auc|accuracy|ndcg|recall|loss|rmse", re.I)
+
+
 def private_is_worse(rows: Sequence[Row]) -> Finding:
     """Whether ordinary training is ahead of all that is private."""
     broken, gaps = [], []
@@ -102,9 +106,9 @@ def private_is_worse(rows: Sequence[Row]) -> Finding:
         if not ordinary or not private:
             continue
         for row in private:
-            sign = (
-                -1 if re.search("loss|rmse|error", row["metric"], re.I) else 1
-            )
+            if not _ACCURACY.search(row["metric"]):
+                continue
+            sign = -1 if _LOSS.search(row["metric"]) else 1
             best = max(
                 sign * r["mean"]
                 for r in ordinary
