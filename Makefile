@@ -23,21 +23,17 @@ $(shell rm -f $(READY))
 endif
 endif
 
-.PHONY: help demo test examples lint format bench bench-mechanisms bench-errors bench-scaling bench-scale bench-accuracy lanes agreement tpu-check clean
+.PHONY: help demo test examples lint format bench bench-check bench-page bench-overhead bench-mechanisms bench-errors bench-scaling bench-scale bench-accuracy bench-paper bench-agreement lanes agreement tpu-check clean
 help:
 	@echo "make demo    train a private recommender; ARGS='--epsilon 8' passes options"
 	@echo "make test    the tests on Keras 3 and on tf-keras, and the examples in docstrings"
 	@echo "make examples   whether the programs in examples/, the notebook and the code in docs/ run"
 	@echo "make lint    ruff and mypy"
 	@echo "make format  let ruff rewrite what it can"
-	@echo "make bench   what a private step costs over an ordinary one"
-	@echo "make bench-mechanisms   what a release of a large table costs, sparse and dense"
-	@echo "make bench-scaling   what a private step costs as a table grows to 10^8 rows"
-	@echo "make bench-scale   what it would cost up to 10^12 parameters and 4,096 chips, on paper"
-	@echo "make bench-errors   how far private sums are from the exact ones"
-	@echo "make bench-accuracy   how well models do that were trained privately; takes hours on real data"
+	@echo "make bench-check   whether README.md and docs/results.md say what was measured; takes seconds"
+	@echo "make bench   measure all of it again: hours; each part is make bench-...: benchmarks/README.md has them"
+	@echo "make bench-page   make docs/results.md of what was measured"
 	@echo "make lanes   a short test on the oldest TensorFlow and the newest dp-accounting"
-	@echo "make agreement   whether jax_privacy calibrates noise, steps and batch sizes as we do"
 	@echo "make tpu-check   whether private steps compile for TPUs, without a TPU; downloads 3 GB"
 	@echo "make clean   remove what the other targets made"
 
@@ -77,23 +73,52 @@ format: $(READY)
 	$(BIN)/ruff check --fix --exit-zero
 	$(BIN)/ruff format
 
-bench: $(READY)
-	$(BIN)/python benchmarks/overhead.py $(ARGS)
+# What README.md claims rests on these, one record each in benchmarks/results.
+# One after another: they measure time. benchmarks/README.md says how long.
+BENCHMARKS := overhead mechanisms errors scaling agreement paper
+bench:
+	@taken=""; for name in $(BENCHMARKS); do \
+	  begin=$$SECONDS; $(MAKE) bench-$$name; \
+	  taken+="$$(printf '%6d s  %s' $$((SECONDS - begin)) bench-$$name)"$$'\n'; \
+	done; printf '\n%s' "$$taken"
+	@$(MAKE) bench-page bench-check
+
+bench-page: $(READY)
+	$(BIN)/python -m benchmarks.claims write
+
+bench-check: $(READY)
+	$(BIN)/python -m benchmarks.claims check
+
+# The record is kept if everything is measured as usual, without ARGS.
+KEEP = $(if $(ARGS),,--json benchmarks/results/$(@:bench-%=%).json)
+
+bench-overhead: $(READY)
+	PYTHONPATH=. $(BIN)/python benchmarks/overhead.py $(KEEP) $(ARGS)
 
 bench-mechanisms: $(READY)
-	$(BIN)/python benchmarks/mechanisms.py $(ARGS)
+	PYTHONPATH=. $(BIN)/python benchmarks/mechanisms.py $(KEEP) $(ARGS)
 
 bench-errors: $(READY)
-	$(BIN)/python benchmarks/errors.py $(ARGS)
+	$(BIN)/python -m benchmarks.errors $(KEEP) $(ARGS)
 
 bench-scaling: $(READY)
-	$(BIN)/python benchmarks/scaling.py $(ARGS)
+	PYTHONPATH=. $(BIN)/python benchmarks/scaling.py $(KEEP) $(ARGS)
 
 bench-scale: $(READY)
 	$(BIN)/python -m benchmarks.scale $(ARGS)
 
 bench-accuracy: $(READY)
 	$(BIN)/python benchmarks/training_accuracy.py $(ARGS)
+
+bench-paper: $(READY)
+	$(BIN)/python examples/reproduce_paper.py $(KEEP) $(ARGS)
+	$(if $(ARGS),,cp paper_rates/report.png docs/paper_rates.png)
+
+# Whatever has no record: make bench-exponential, make bench-row-updates.
+SCRIPTS := bias-reduction compressed-sensing denoising exponential output-perturbation row-updates selection selection-share
+.PHONY: $(SCRIPTS:%=bench-%)
+$(SCRIPTS:%=bench-%): bench-%: $(READY)
+	$(BIN)/python benchmarks/$(subst -,_,$*).py $(ARGS)
 
 # Each lane has an environment of its own. The first has the oldest TensorFlow
 # and the Keras of its day; the second the newest dp-accounting and numpy.
@@ -113,7 +138,7 @@ lanes: $(LANES:%=.lanes/%/.ready) .lanes/jax_privacy/.ready
 	  .lanes/$$lane/bin/python -m pytest -q -n $(JOBS) -m lane; \
 	  TF_USE_LEGACY_KERAS=1 .lanes/$$lane/bin/python -m pytest -q -n $(JOBS) -m "lane and not once"; \
 	done
-	.lanes/dp_accounting_0.6/bin/python benchmarks/agreement.py ours quick | .lanes/jax_privacy/bin/python benchmarks/agreement.py jax_privacy quick
+	.lanes/dp_accounting_0.6/bin/python -m benchmarks.agreement ours --quick | .lanes/jax_privacy/bin/python -m benchmarks.agreement jax_privacy --quick
 
 # jax_privacy has an environment of its own; our answers come from another.
 .lanes/jax_privacy/.ready: Makefile
@@ -122,8 +147,9 @@ lanes: $(LANES:%=.lanes/%/.ready) .lanes/jax_privacy/.ready
 	@$(@D)/bin/python -m pip install -q 'jax-privacy==2.0.*'
 	@touch $@
 
-agreement: $(READY) .lanes/jax_privacy/.ready
-	$(BIN)/python benchmarks/agreement.py ours | .lanes/jax_privacy/bin/python benchmarks/agreement.py jax_privacy
+bench-agreement: $(READY) .lanes/jax_privacy/.ready
+	$(BIN)/python -m benchmarks.agreement ours | .lanes/jax_privacy/bin/python -m benchmarks.agreement jax_privacy $(KEEP)
+agreement: bench-agreement
 
 # Lowered for TPUs by one environment, compiled for them by another, and run on
 # the CPU for comparison. The libtpu that TensorFlow asks for is not its own: the

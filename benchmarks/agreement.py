@@ -1,20 +1,30 @@
 """Whether jax_privacy calibrates DP-SGD as we do, to within 1 %.
 
-The two need different environments (`make agreement` sets up both):
+The two need different environments (`make bench-agreement` sets up both):
 
-    python agreement.py ours | other/python agreement.py jax_privacy
+    python -m benchmarks.agreement ours |
+      other/python -m benchmarks.agreement jax_privacy --json agreement.json
 
 The first prints our answers as JSON, the second compares them with those of
 jax_privacy, by its own accountant, and fails if any differs by more than 1 %.
-With a further argument, quick, both leave out what takes long.
+With --quick both leave out what takes long.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import pathlib
 import sys
 import time
+from typing import Any
 
+from benchmarks import record
+
+# Theirs is asked for noise to within this.
+TOLERANCE = 1e-3
+# How far answers may be apart.
+LIMIT = 0.01
 # Examples, expected batch size, steps, epsilon, delta.
 NOISE = [
     (60_000, 600, 1_000, 1.0, 1e-6),
@@ -64,8 +74,8 @@ def ours() -> dict:
     return {"noise": noise, "steps": steps, "sizes": sizes}
 
 
-def compare(answers: dict) -> bool:
-    """Prints both answers to all questions; whether all agree."""
+def compare(answers: dict) -> list[dict[str, Any]]:
+    """Prints both answers to all questions, and returns them."""
     from jax_privacy import accounting
 
     accountant = accounting.DpsgdTrainingAccountant(
@@ -80,61 +90,96 @@ def compare(answers: dict) -> bool:
             "target_delta": delta,
         }
 
-    agree = True
+    rows: list[dict[str, Any]] = []
 
-    def show(what: str, case: str, mine: float, theirs: float) -> None:
-        nonlocal agree
-        difference = mine / theirs - 1
-        agree &= abs(difference) <= 0.01
+    def show(answer: str, mine: float, theirs: float, **case: Any) -> None:
+        keys = ("examples", "batch", "steps", "noise", "epsilon", "delta")
+        known = {key: case.get(key) for key in keys}
+        more = mine / theirs - 1
+        rows.append(
+            {"answer": answer, **known, "ours": mine, "theirs": float(theirs)}
+            | {"more": more}
+        )
+        shown = ", ".join(f"{key} {value:g}" for key, value in case.items())
         print(
-            f"| {what} | {case} | {mine:g} | {theirs:.5g} | "
-            f"{100 * difference:+.2f} % |",
+            f"{answer:11}{shown:66}{mine:9g}{theirs:9.5g}{100 * more:+7.2f} %",
             flush=True,
         )
 
-    print("| answer | n, batch, steps, noise; ε, δ | ours | theirs | more |")
-    print("|---|---|---|---|---|")
-    for mine, case in zip(answers["noise"], NOISE, strict=True):
-        n, b, k, epsilon, delta = case
+    for mine, (n, b, k, epsilon, delta) in zip(
+        answers["noise"], NOISE, strict=True
+    ):
         theirs = accounting.calibrate_noise_multiplier(
-            batch_sizes=b, num_updates=k, tol=1e-3, **common(n, epsilon, delta)
+            batch_sizes=b,
+            num_updates=k,
+            tol=TOLERANCE,
+            **common(n, epsilon, delta),
         )
-        text = f"{n:,}, {b:,}, {k:,}, ?; {epsilon:g}, {delta:g}"
-        show("noise", text, mine, theirs)
-    for mine, case in zip(answers["steps"], STEPS, strict=True):
-        n, b, z, epsilon, delta = case
+        case = {"examples": n, "batch": b, "steps": k}
+        show("noise", mine, theirs, **case, epsilon=epsilon, delta=delta)
+    for mine, (n, b, z, epsilon, delta) in zip(
+        answers["steps"], STEPS, strict=True
+    ):
         theirs = accounting.calibrate_num_updates(
             batch_sizes=b, noise_multipliers=z, **common(n, epsilon, delta)
         )
-        text = f"{n:,}, {b:,}, ?, {z:g}; {epsilon:g}, {delta:g}"
-        show("steps", text, mine, theirs)
-    for mine, case in zip(answers["sizes"], SIZES, strict=True):
-        n, k, z, epsilon, delta = case
+        case = {"examples": n, "batch": b, "noise": z}
+        show("steps", mine, theirs, **case, epsilon=epsilon, delta=delta)
+    for mine, (n, k, z, epsilon, delta) in zip(
+        answers["sizes"], SIZES, strict=True
+    ):
         theirs = accounting.calibrate_batch_size(
             num_updates=k, noise_multipliers=z, **common(n, epsilon, delta)
         )
-        text = f"{n:,}, ?, {k:,}, {z:g}; {epsilon:g}, {delta:g}"
-        show("batch size", text, mine, theirs)
-    return agree
+        case = {"examples": n, "steps": k, "noise": z}
+        show("batch size", mine, theirs, **case, epsilon=epsilon, delta=delta)
+    return rows
+
+
+def keep(
+    rows: list[dict[str, Any]], ours: dict[str, str], path: pathlib.Path
+) -> None:
+    """Writes the rows, with the versions of both environments."""
+    found = record.record(
+        "Does jax_privacy calibrate noise, steps and batch sizes as we do?",
+        rows,
+        command="make bench-agreement",
+        settings={
+            "neighbours": "add or remove one example",
+            "sampling": "Poisson",
+            "theirs is asked for noise to within": TOLERANCE,
+        },
+    )
+    theirs = found["versions"]
+    found["versions"] = ours | {
+        f"{name} (theirs)" if name in ours else name: version
+        for name, version in theirs.items()
+        if ours.get(name) != version
+    }
+    record.write(found, path)
 
 
 def main() -> int:
-    """Answers or compares, as the one argument says."""
-    if sys.argv[2:] == ["quick"]:
-        del NOISE[2:], STEPS[1:], SIZES[1:], sys.argv[2:]
-    match sys.argv[1:]:
-        case ["ours"]:
-            json.dump(ours(), sys.stdout)
-            return 0
-        case ["jax_privacy"]:
-            answers = json.load(sys.stdin)
-            started = time.monotonic()
-            agree = compare(answers)
-            print(f"compared in {time.monotonic() - started:.0f} s")
-            print("agreed within 1 %" if agree else "DISAGREED by over 1 %")
-            return 0 if agree else 1
-    print(__doc__, file=sys.stderr)
-    return 2
+    """Answers or compares."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("who", choices=["ours", "jax_privacy"])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", type=pathlib.Path, help="keep the figures")
+    options = parser.parse_args()
+    if options.quick:
+        del NOISE[2:], STEPS[1:], SIZES[1:]
+    if options.who == "ours":
+        json.dump(ours() | {"versions": record.versions()}, sys.stdout)
+        return 0
+    answers = json.load(sys.stdin)
+    started = time.monotonic()
+    rows = compare(answers)
+    print(f"compared in {time.monotonic() - started:.0f} s")
+    agree = all(abs(row["more"]) <= LIMIT for row in rows)
+    print("agreed within 1 %" if agree else "DISAGREED by over 1 %")
+    if options.json is not None:
+        keep(rows, answers["versions"], options.json)
+    return 0 if agree else 1
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """How far private sums are from the exact ones: the error of each mechanism.
 
-    make bench-errors
+    make bench-errors  # kept for docs/results.md
+    python -m benchmarks.errors --seed 1 --repetitions 10
 
 One table of 200,000 rows of width 16. Each of 1024 examples has a gradient of
 norm 1 on 26 rows, which are drawn by popularity (Zipf, exponent 1.1); examples
@@ -15,13 +16,16 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import pathlib
 import time
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import tensorflow as tf
 
+from benchmarks import record
 from tf_sparse_dp.mechanisms import Gaussian, Mechanism, Projection, Threshold
 from tf_sparse_dp.mechanisms.interface import PublicFacts, Variable
 from tf_sparse_dp.random_keys import fold_in
@@ -74,8 +78,8 @@ def error(
     return float(tf.norm(difference)) / EXAMPLES
 
 
-def errors(seed: int, repetitions: int) -> dict[str, float]:
-    """Mean error of every mechanism, over new data and keys each time."""
+def samples(seed: int, repetitions: int) -> dict[str, list[float]]:
+    """Errors of every mechanism, with new data and keys each time."""
     rng = np.random.default_rng(seed)
     found: dict[str, list[float]] = {name: [] for name in MECHANISMS}
     for repetition in range(repetitions):
@@ -83,19 +87,62 @@ def errors(seed: int, repetitions: int) -> dict[str, float]:
         key = fold_in(tf.constant([seed, 0], tf.int64), repetition)
         for name, mechanism in MECHANISMS.items():
             found[name].append(error(mechanism, total, key))
+    return found
+
+
+def errors(seed: int, repetitions: int) -> dict[str, float]:
+    """Mean error of every mechanism."""
+    found = samples(seed, repetitions)
     return {name: float(np.mean(values)) for name, values in found.items()}
 
 
+def kept(
+    found: dict[str, list[float]], seed: int, seconds: float
+) -> dict[str, Any]:
+    """All of it, in the form of a record."""
+    return record.record(
+        "How far is a private mean from the exact one, in a single release?",
+        [
+            {
+                "mechanism": name,
+                "error": float(np.mean(values)),
+                "least": min(values),
+                "most": max(values),
+                "repetitions": len(values),
+            }
+            for name, values in found.items()
+        ],
+        command="make bench-errors",
+        settings={
+            "rows": ROWS,
+            "width": WIDTH,
+            "examples": EXAMPLES,
+            "lookups": LOOKUPS,
+            "epsilon": EPSILON,
+            "delta": DELTA,
+            "popularity": f"Zipf, exponent {EXPONENT}",
+            "noise multiplier": round(NOISE_MULTIPLIER, 3),
+            "seed": seed,
+            "seconds": round(seconds),
+        },
+    )
+
+
 def main() -> None:
-    """Prints the table."""
+    """Prints the table, and keeps it if asked to."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--json", type=pathlib.Path, help="keep the figures")
     arguments = parser.parse_args()
     start = time.perf_counter()
-    for name, value in errors(arguments.seed, arguments.repetitions).items():
-        print(f"{name:24s} {value:7.4f}")
-    print(f"({time.perf_counter() - start:.0f} s)")
+    found = samples(arguments.seed, arguments.repetitions)
+    for name, values in found.items():
+        print(f"{name:24s} {np.mean(values):7.4f}")
+    seconds = time.perf_counter() - start
+    print(f"({seconds:.0f} s)")
+    if arguments.json is not None:
+        record.write(kept(found, arguments.seed, seconds), arguments.json)
 
 
 if __name__ == "__main__":

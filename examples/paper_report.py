@@ -168,6 +168,34 @@ def summary(sweeps: Sequence[Sweep]) -> str:
     return "\n".join(lines)
 
 
+def figures(sweep: Sweep) -> dict[str, str | float | None]:
+    """The sweep's line of the summary, as numbers; None where there is none."""
+    found, spread = sweep.slope
+    over_upper = [p.outcome.error / p.upper for p in sweep.points]
+    over_lower = [p.outcome.error / p.lower for p in sweep.points]
+    proven = sweep.row.proven is not None
+    line = {
+        "slope": found,
+        "standard error": spread,
+        "upper rate's": sweep.upper_slope,
+        "lower bound's": sweep.lower_slope,
+        "least error/upper": min(over_upper),
+        "most error/upper": max(over_upper),
+        "least error/lower": min(over_lower) if proven else math.nan,
+        "most error/lower": max(over_lower) if proven else math.nan,
+    }
+    return {
+        "measured": sweep.row.key,
+        "over": sweep.over,
+        "from": min(sweep.values),
+        "to": max(sweep.values),
+        **{k: None if math.isnan(v) else float(v) for k, v in line.items()},
+        "verdict": sweep.verdict,
+        "trials": sweep.row.trials,
+        "errors": ", ".join(f"{error:.3g}" for error in sweep.errors),
+    }
+
+
 def table(sweep: Sweep) -> str:
     """All points of a sweep, and its slopes."""
     kind = "lower" if sweep.row.proven else "lower*"

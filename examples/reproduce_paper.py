@@ -2,10 +2,12 @@
 
     python examples/reproduce_paper.py --output report
     python examples/reproduce_paper.py --smoke --output report
+    make bench-paper  # all of it, kept for docs/results.md
 
 For each row of the tables the library's algorithm is run on the worst data of
 a family, over n, d and s, and its error is set against the upper rate and the
-lower bound (`tf_sparse_dp.theory`). Leaves `report.txt` and `report.png`.
+lower bound (`tf_sparse_dp.theory`). Leaves `report.txt` and `report.png`, and
+with --json the slopes, in the form of `benchmarks/record.py`.
 
 Rates have no constants. The upper rate of a row is multiplied by what makes it
 meet the measured error at one setting, the row's base, and lower rates by the
@@ -29,14 +31,16 @@ import math
 import multiprocessing
 import os
 import pathlib
+import resource
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from paper_data import DELTA, EPSILON, Outcome, Setting
-from paper_report import TOLERANCE, Point, Sweep, draw, text
+from paper_report import TOLERANCE, Point, Sweep, draw, figures, text
 from paper_rows import Row, rows
 
 _SMOKE = """
@@ -114,6 +118,37 @@ def measured(
     ]
 
 
+def keep(
+    sweeps: Sequence[Sweep], options: argparse.Namespace, seconds: float
+) -> None:
+    """Writes the slopes, and what they were measured with."""
+    sys.path.append(str(pathlib.Path(__file__).parents[1]))
+    from benchmarks import record
+
+    used = [
+        resource.getrusage(who)
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    ]
+    found = record.record(
+        "Do errors grow and fall with n, d and s as the paper's rates do?",
+        [figures(sweep) for sweep in sweeps],
+        command="make bench-paper",
+        settings={
+            "epsilon": EPSILON,
+            "delta": f"{DELTA:g}, or 0 where pure",
+            "seed": options.seed,
+            "rows": options.only or "all",
+            "smoke": options.smoke,
+            "processes": options.jobs,
+            "minutes": round(seconds / 60, 1),
+            "minutes of CPU time": round(
+                sum(u.ru_utime + u.ru_stime for u in used) / 60, 1
+            ),
+        },
+    )
+    record.write(found, options.json)
+
+
 def main() -> None:
     """Measures, prints, writes and draws."""
     parser = argparse.ArgumentParser(
@@ -127,6 +162,9 @@ def main() -> None:
     )
     parser.add_argument(
         "--output", type=pathlib.Path, default=pathlib.Path("paper_rates")
+    )
+    parser.add_argument(
+        "--json", type=pathlib.Path, help="slopes, for docs/results.md"
     )
     parser.add_argument(
         "--seed", type=int, default=0, help="of the data; noise has none"
@@ -160,6 +198,8 @@ def main() -> None:
     )
     (options.output / "report.txt").write_text(report)
     draw(sweeps, options.output / "report.png")
+    if options.json:
+        keep(sweeps, options, time.monotonic() - begin)
     print(report)
     print(
         f"{time.monotonic() - begin:.0f} s; report.txt and report.png are in "

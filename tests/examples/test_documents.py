@@ -74,7 +74,9 @@ def test_code_blocks_run_one_after_the_other(
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    "path", [*DOCUMENTS, ROOT / "CONTRIBUTING.md"], ids=lambda p: p.name
+    "path",
+    [*DOCUMENTS, ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md"],
+    ids=lambda p: f"{p.parent.name}/{p.name}",
 )
 def test_links_to_files_lead_somewhere(path: pathlib.Path) -> None:
     for target in LINK.findall(path.read_text()):

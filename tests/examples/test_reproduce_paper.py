@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import math
 import os
 import pathlib
@@ -159,6 +160,7 @@ def test_a_small_run_reports_every_row(tmp_path: pathlib.Path) -> None:
             "--smoke",
             "--jobs=1",
             f"--output={tmp_path}",
+            f"--json={tmp_path / 'paper.json'}",
         ],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(EXAMPLES.parent)},
@@ -189,3 +191,8 @@ def test_a_small_run_reports_every_row(tmp_path: pathlib.Path) -> None:
         assert -0.6 < float(lines[name, "n"]["slope"]) < -0.4
         assert -1.25 < float(lines[f"{name}, dense", "n"]["slope"]) < -0.75
     assert (tmp_path / "report.png").stat().st_size > 10_000
+    kept = json.loads((tmp_path / "paper.json").read_text())
+    assert {
+        (r["measured"], r["over"]): f"{r['slope']:.2f}" for r in kept["rows"]
+    } == {names: line["slope"] for names, line in lines.items()}
+    assert kept["settings"]["smoke"]
