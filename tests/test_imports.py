@@ -3,7 +3,7 @@
 errors, local_variable <- random_keys <- random_tails, exact_draws, object_names
   <- sampling, gradients, accounting <- mechanisms, distribute
   <- optimizers, layers, convex, mean_estimation
-  <- integrations, callbacks, private_selection, cli
+  <- integrations, callbacks, private_selection, audit, cli
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ RANKS = (
     ("traced_step", "numerical"),
     ("probe",),
     (
+        "audit",
         "integrations",
         "callbacks",
         "iterates",
