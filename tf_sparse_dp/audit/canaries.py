@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,14 +17,15 @@ from tf_sparse_dp.audit.canary_examples import (
 from tf_sparse_dp.audit.canary_rows import (
     ExampleGradients,
     OwnRows,
-    moved,
+    count_moved,
     own_rows,
-    scores,
+    row_scores,
 )
 from tf_sparse_dp.audit.lower_bound import checked_share
 from tf_sparse_dp.audit.one_run import one_run
 from tf_sparse_dp.audit.report import AuditReport
 from tf_sparse_dp.optimizers.wrapper import PrivateWrapper
+from tf_sparse_dp.sampling.counts import whole_number
 
 # Examples that show which table a feature looks up.
 _PROBES = 64
@@ -133,10 +133,7 @@ class Canaries:
                 "yet, expected one that can be looked at before training. "
                 "Give it an Input, or call it on some examples first."
             )
-        if isinstance(count, bool) or not isinstance(count, numbers.Integral):
-            raise TypeError(f"count is {count!r}, expected a whole number.")
-        if count < 1:
-            raise ValueError(f"count is {count}, expected at least 1 canary.")
+        self.count = whole_number("count", count)
         if not 0 < weight <= _LARGEST_WEIGHT:
             raise ValueError(
                 f"weight is {weight!r}, expected a number above 0 and up to "
@@ -156,7 +153,6 @@ class Canaries:
                 )
             ids = {self._features[0]: ids}
         self._ids = ids or {}
-        self.count = int(count)
         self._label = label
         self._weight = float(weight)
         self._seed = seed
@@ -256,10 +252,8 @@ class Canaries:
 
     def scores(self, model: Any = None) -> np.ndarray:
         """How far each canary's rows moved to where it would push them."""
-        self.included  # noqa: B018  # Whether there is anything to score.
-        return scores(
-            self._model if model is None else model, self._tables, self.count
-        )
+        model = self._model if model is None else model
+        return row_scores(model, self._tables, self.included.size)
 
     def report(
         self,
@@ -293,7 +287,7 @@ class Canaries:
             stated_epsilon=stated,
             neighbouring_relation=relation,
             own_share=float(np.median(self._shares)),
-            moved=moved(model, self._tables, self.count),
+            moved=count_moved(model, self._tables, self.count),
         )
 
     def _stated(

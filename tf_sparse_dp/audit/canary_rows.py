@@ -201,7 +201,9 @@ def read_rows(variable: Any, rows: np.ndarray) -> np.ndarray:
     return tf.gather(raw, rows).numpy().astype(np.float64)
 
 
-def scores(model: Any, tables: Sequence[OwnRows], canaries: int) -> np.ndarray:
+def row_scores(
+    model: Any, tables: Sequence[OwnRows], canaries: int
+) -> np.ndarray:
     """How far each canary's rows moved to where it would push them.
 
     With Gaussian noise and a push of fixed direction and length, no other
@@ -217,7 +219,7 @@ def scores(model: Any, tables: Sequence[OwnRows], canaries: int) -> np.ndarray:
     return np.where(np.isfinite(total), total, 0.0)
 
 
-def moved(model: Any, tables: Sequence[OwnRows], canaries: int) -> int:
+def count_moved(model: Any, tables: Sequence[OwnRows], canaries: int) -> int:
     """How many canaries have a row that is not what it was."""
     changed = np.zeros(canaries, bool)
     for table in tables:
