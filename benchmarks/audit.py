@@ -31,7 +31,7 @@ from tf_sparse_dp.optimizers.core import PrivateStep
 keras = tf.keras
 
 CANARIES = 20_000
-RUNS = 2000  # With the canary, and as many without it.
+RUNS = 4000  # With the canary, and as many without it.
 WIDTH = 4
 OTHERS = 8  # Ordinary examples, on rows of their own.
 DELTA = 1e-7
@@ -120,8 +120,8 @@ CASES = (
     ),
     Case(
         "CompressedSensing",
-        lambda n: tsdp.CompressedSensing(measurements=4000),
-        rows_per_canary=8,
+        lambda n: tsdp.CompressedSensing(measurements=18_000),
+        rows_per_canary=4,
         canaries=0.25,
     ),
 )
@@ -239,28 +239,28 @@ def one_run(case: Case, epsilon: float, control: str, canaries: int) -> dict:
 
 def many_runs(epsilon: float, control: str, runs: int) -> dict:
     """A row of the record, from many runs of dense noise with one canary."""
-    sampling = tsdp.EpochSampling(num_examples=1, batch_size=1, epochs=1)
+    sampling = tsdp.EpochSampling(num_examples=2, batch_size=2, epochs=1)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # That there is one example.
+        warnings.simplefilter("ignore")  # That nothing is enforced.
         plan = tsdp.PrivacyPlan(epsilon=epsilon, delta=DELTA, sampling=sampling)
         # A plan would end after one run.
         optimizer = tsdp.DPSparseOptimizer(
-            keras.optimizers.SGD(1.0),
+            keras.optimizers.SGD(2.0),
             mechanism=tsdp.Gaussian(),
             noise_multiplier=plan.noise_multiplier,
-            expected_batch_size=1,
+            expected_batch_size=2,
         )
     model = table_model(OTHERS, "embedding", optimizer)
     initial = model.get_weights()
     scores: dict[float, list[float]] = {1.0: [], 0.0: []}
-    ids = np.zeros((1, 1), "int32")
+    ids = np.array([[0], [1]], "int32")
+    labels = np.array([FAR, FAR], "float32")
     with control_of(control):
         for _ in range(runs):
             for weight, found in scores.items():
                 model.set_weights(initial)
-                model.train_on_batch(
-                    ids, np.array([FAR], "f"), np.array([weight], "f")
-                )
+                weights = np.array([weight, 1.0], "float32")
+                model.train_on_batch(ids, labels, weights)
                 found.append(model.get_weights()[0][0, 0] - initial[0][0, 0])
     bound = tsdp.audit.many_runs(
         scores[1.0], scores[0.0], delta=DELTA, confidence=CONFIDENCE
