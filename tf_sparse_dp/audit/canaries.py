@@ -337,13 +337,14 @@ class Canaries:
     def _check_own_rows(self) -> None:
         owners = [table.canaries for table in self._tables]
         found = np.unique(np.concatenate([*owners, np.zeros(0, np.int64)]))
-        if found.size < self.count:
+        # One whose gradient happens to be zero, as behind a ReLU, is a canary
+        # about which nothing will be known.
+        if found.size < self.count / 2:
             raise ValueError(
-                f"{self.count - found.size} of {self.count} canaries have no "
-                "row of a table of their own with a gradient, expected at "
-                f"least one each. Ids of {self._features} have to lead to "
-                "different rows: give ids that a vocabulary knows, or a "
-                "label with a loss."
+                f"{found.size} of {self.count} canaries have a row of a table "
+                "of their own with a gradient, expected at least half of them. "
+                f"Ids of {self._features} have to lead to different rows: give "
+                "ids that a vocabulary knows, or a label with a loss."
             )
 
 
