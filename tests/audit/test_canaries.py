@@ -272,6 +272,9 @@ def test_ids_that_a_vocabulary_knows() -> None:
     data = (names[:, np.newaxis], np.ones((20, 1), "float32"))
     with pytest.raises(ValueError, match="Pass ids="):
         tsdp.audit.Canaries(model, count=12).add_to(data)
+    unknown = [f"nobody {n}" for n in range(12)]  # All on one row.
+    with pytest.raises(ValueError, match="0 of 12 canaries have a row"):
+        tsdp.audit.Canaries(model, count=12, ids=unknown).add_to(data)
     canaries = tsdp.audit.Canaries(model, count=12, ids=own)
     x, _, _ = canaries.add_to(data)
     assert x[20:, 0].tolist() == own
@@ -328,7 +331,6 @@ def test_coins_are_the_operating_systems(sgd_model: Any) -> None:
         ({"ids": [8, 9]}, DATA, "2 values of shape"),
         ({}, (DATA[0], DATA[1][:3]), "the same number of rows"),
         ({"label": 1.0}, (DATA[0],), "0 arrays of labels"),
-        ({"features": []}, DATA, "0 of 3 canaries have a row"),
     ],
 )
 def test_refuses_to_add(
@@ -350,6 +352,8 @@ def test_refuses(sgd_model: Any) -> None:
         make(sgd_model, weight=0)
     with pytest.raises(TypeError, match="expected a mapping"):
         make(sgd_model, ["user", "item"], ids=[1, 2])
+    with pytest.raises(ValueError, match="expected at least one"):
+        make(sgd_model, [])
     canaries = make(sgd_model, count=3)
     with pytest.raises(ValueError, match="not been added"):
         canaries.scores()

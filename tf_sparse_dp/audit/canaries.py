@@ -109,7 +109,7 @@ class Canaries:
       ...     callbacks=[tsdp.PrivacyBudget()],
       ...     verbose=0,
       ... )
-      >>> canaries.report().stated_epsilon
+      >>> round(canaries.report().stated_epsilon, 2)
       4.0
 
     Reference: Steinke, Nasr and Jagielski, "Privacy Auditing with One (1)
@@ -145,6 +145,12 @@ class Canaries:
             if isinstance(features, (list, tuple))
             else [features]
         )
+        if not self._features:
+            raise ValueError(
+                f"features is {features!r}, expected at least one: what holds "
+                "the ids on whose rows canaries shall be alone. Leave it out "
+                "where x is one array of ids."
+            )
         if ids is not None and not isinstance(ids, Mapping):
             if len(self._features) > 1:
                 raise TypeError(
