@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tf_sparse_dp as tsdp
-from tests.audit.missing_noise import cut_noise, skip_lazy_reads
+from benchmarks.audit import lazy_read_skipped, noise_cut
 
 keras = tf.keras
 
@@ -133,43 +133,39 @@ def test_every_mechanism_can_be_audited(options: dict) -> None:
     assert "That is no proof" in words
 
 
-def test_missing_noise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_noise_is_found() -> None:
     """Without a seed, not found with probability below 1e-11.
 
     Of the 625 largest and smallest of 20,000 scores 84 % are guessed right, as
     they are normal and 1/1.4 of a standard deviation apart; 77 % would refute
     an epsilon of 1.
     """
-    cut_noise(monkeypatch, 0.3)
-    report = audited(20_000)
+    with noise_cut(0.3):
+        report = audited(20_000)
     assert report.violation
     assert "VIOLATION" in str(report)
 
 
 @pytest.mark.once
-def test_missing_laplace_noise_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_missing_laplace_noise_is_found() -> None:
     """Without a seed, not found with probability below 1e-100.
 
     Of 4000 guesses 91 % are right, and 76 % would refute an epsilon of 1.
     """
-    cut_noise(monkeypatch, 0.3)
-    report = audited(4000, mechanism=tsdp.Laplace())
+    with noise_cut(0.3):
+        report = audited(4000, mechanism=tsdp.Laplace())
     assert report.violation
 
 
-def test_a_lazy_read_that_is_skipped_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_lazy_read_that_is_skipped_is_found() -> None:
     """Without a seed, not found with probability below 1e-100.
 
     Of 64 steps the last one's noise is left, an eighth. 93 % of the 1000
     largest and smallest of 4000 scores are guessed right; 76 % would refute
     an epsilon of 1.
     """
-    skip_lazy_reads(monkeypatch)
-    report = audited(4000, lazy=True, passes=64)
+    with lazy_read_skipped():
+        report = audited(4000, lazy=True, passes=64)
     assert report.violation
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from tf_sparse_dp.audit.canary_examples import (
     Examples,
-    Field,
     checked_ids,
+    flipped_coins,
+    put_label,
     unused_ids,
 )
 from tf_sparse_dp.audit.canary_rows import (
@@ -21,14 +21,13 @@ from tf_sparse_dp.audit.canary_rows import (
     own_rows,
     row_scores,
 )
+from tf_sparse_dp.audit.feature_tables import FeatureTables
 from tf_sparse_dp.audit.lower_bound import checked_share
 from tf_sparse_dp.audit.one_run import one_run
 from tf_sparse_dp.audit.report import AuditReport
 from tf_sparse_dp.optimizers.wrapper import PrivateWrapper
 from tf_sparse_dp.sampling.counts import whole_number
 
-# Examples that show which table a feature looks up.
-_PROBES = 64
 # The largest weight that half precision holds.
 _LARGEST_WEIGHT = 65504.0
 
@@ -207,7 +206,7 @@ class Canaries:
         chosen = np.sort(random.integers(examples.size, size=self.count))
         leaves = examples.taken(chosen)
         if self._label is not None:
-            _put_label(leaves, self._label)
+            put_label(leaves, self._label)
         weights = np.full(self.count, self._weight, "float16")
         gradients = ExampleGradients(
             self._model, examples.batch(leaves, weights)
@@ -217,17 +216,17 @@ class Canaries:
             ids = self._ids.get(field.feature)
             if ids is None:
                 if probed is None:
-                    probed = _Probe(gradients, examples)
+                    probed = FeatureTables(self._model, gradients, examples)
                 ids = unused_ids(
                     field.values(examples.leaves),
-                    probed.table_rows(self._model, field),
+                    probed.rows_of(field),
                     self.count,
                 )
             field.put(leaves, checked_ids(field.feature, ids, self.count))
         batch = examples.batch(leaves, weights)
         self._tables, self._shares = own_rows(self._model, *gradients.of(batch))
         self._check_own_rows()
-        self._included = _coins(self.count, self._seed, random)
+        self._included = flipped_coins(self.count, self._seed, random)
         return examples.with_added(
             leaves, np.where(self._included, weights, np.float16(0))
         )
@@ -352,67 +351,3 @@ class Canaries:
                 f"Ids of {self._features} have to lead to different rows: give "
                 "ids that a vocabulary knows, or a label with a loss."
             )
-
-
-class _Probe:
-    """What some examples of the data look up, to find a feature's table."""
-
-    def __init__(self, gradients: ExampleGradients, examples: Examples):
-        rows = np.unique(
-            np.linspace(0, examples.size - 1, _PROBES).astype(np.int64)
-        )
-        self._leaves = examples.taken(rows)
-        weights = np.ones(rows.size, "float16")
-        batch = examples.batch(self._leaves, weights)
-        self._lookups, _ = gradients.of(batch)
-
-    def table_rows(self, model: Any, field: Field) -> int:
-        """How many rows the smallest table has that the feature's ids name.
-
-        Raises:
-          ValueError: No table has rows of these numbers.
-        """
-        values = field.values(self._leaves)
-        sizes = []
-        for table in self._lookups:
-            looked_up = set(
-                zip(table.examples.tolist(), table.rows.tolist(), strict=True)
-            )
-            if values.dtype.kind in "iu" and all(
-                (example, int(value)) in looked_up
-                for example, row in enumerate(values)
-                for value in row
-            ):
-                variable = model.trainable_variables[table.place]
-                sizes.append(int(variable.shape[0]))
-        if not sizes:
-            raise ValueError(
-                f"Values of {field.feature!r}, of type {values.dtype}, are not "
-                "the numbers of rows that examples look up in a table; "
-                "expected ids that are, to find some that are unused. Pass "
-                "ids=, one for each canary that the data do not use."
-            )
-        return min(sizes)
-
-
-def _put_label(leaves: dict[str, np.ndarray], label: Any) -> None:
-    names: Sequence[str] = [name for name in leaves if name.startswith("y")]
-    if len(names) != 1:
-        raise ValueError(
-            f"label is {label!r}, and the data have {len(names)} arrays of "
-            "labels; expected one. Leave label out."
-        )
-    array = leaves[names[0]]
-    leaves[names[0]] = np.broadcast_to(
-        np.asarray(label, array.dtype), array.shape
-    ).copy()
-
-
-def _coins(
-    count: int, seed: int | None, random: np.random.Generator
-) -> np.ndarray:
-    """Fair coins, of the operating system unless a test asks for others."""
-    if seed is not None:
-        return random.random(count) < 0.5
-    flipped = np.frombuffer(secrets.token_bytes(count), np.uint8)
-    return (flipped & 1).astype(bool)

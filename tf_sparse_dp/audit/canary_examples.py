@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -157,3 +158,31 @@ def checked_ids(feature: Any, ids: Any, count: int) -> np.ndarray:
             "fewer canaries."
         )
     return vector[:count]
+
+
+def put_label(leaves: dict[str, np.ndarray], label: Any) -> None:
+    """Gives all examples one label.
+
+    Raises:
+      ValueError: There is not one array of labels.
+    """
+    names = [name for name in leaves if name.startswith("y")]
+    if len(names) != 1:
+        raise ValueError(
+            f"label is {label!r}, and the data have {len(names)} arrays of "
+            "labels; expected one. Leave label out."
+        )
+    array = leaves[names[0]]
+    leaves[names[0]] = np.broadcast_to(
+        np.asarray(label, array.dtype), array.shape
+    ).copy()
+
+
+def flipped_coins(
+    count: int, seed: int | None, random: np.random.Generator
+) -> np.ndarray:
+    """Fair coins, of the operating system unless a test asks for others."""
+    if seed is not None:
+        return random.random(count) < 0.5
+    flipped = np.frombuffer(secrets.token_bytes(count), np.uint8)
+    return (flipped & 1).astype(bool)
