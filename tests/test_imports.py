@@ -4,7 +4,7 @@ errors, local_variable <- random_keys
   <- random_tails, compiled_normals, exact_draws, object_names
   <- sampling, gradients, accounting <- mechanisms, distribute
   <- optimizers, layers, convex, mean_estimation
-  <- integrations, callbacks, private_selection, cli
+  <- integrations, callbacks, private_selection, audit, cli
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ RANKS = (
     ("traced_step", "numerical"),
     ("probe",),
     (
+        "audit",
         "integrations",
         "callbacks",
         "iterates",

@@ -1,6 +1,6 @@
 """Private training of recommenders with large embedding tables, in Keras."""
 
-from tf_sparse_dp import convex, integrations, layers, rules, theory
+from tf_sparse_dp import audit, convex, integrations, layers, rules, theory
 from tf_sparse_dp.accounting import (
     ApproxDpEvent,
     ApproxDPFilter,
@@ -114,6 +114,7 @@ __all__ = [
     "VaryingPoissonSampling",
     "ZcdpFilter",
     "__version__",
+    "audit",
     "batch_size_for_budget",
     "check_separable",
     "convex",
