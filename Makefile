@@ -122,6 +122,19 @@ lanes: $(LANES:%=.lanes/%/.ready) .lanes/jax_privacy/.ready
 	@$(@D)/bin/python -m pip install -q 'jax-privacy==2.0.*'
 	@touch $@
 
+# Peers whose steps are measured beside ours.
+.lanes/tf_privacy/.ready: Makefile
+	@echo "Setting up $(@D)"
+	@$(PYTHON) -m venv --clear $(@D)
+	@$(@D)/bin/python -m pip install -q tensorflow==2.15.1 tensorflow-privacy==0.9.0
+	@touch $@
+
+.lanes/opacus/.ready: Makefile
+	@echo "Setting up $(@D)"
+	@$(PYTHON) -m venv --clear $(@D)
+	@$(@D)/bin/python -m pip install -q torch==2.13.0 'opacus==1.6.*'
+	@touch $@
+
 agreement: $(READY) .lanes/jax_privacy/.ready
 	$(BIN)/python benchmarks/agreement.py ours | .lanes/jax_privacy/bin/python benchmarks/agreement.py jax_privacy
 
