@@ -23,7 +23,7 @@ $(shell rm -f $(READY))
 endif
 endif
 
-.PHONY: help demo test examples lint format bench bench-mechanisms bench-errors bench-scaling bench-scale bench-accuracy lanes agreement tpu-check clean
+.PHONY: help demo test examples lint format bench bench-mechanisms bench-errors bench-scaling bench-scale bench-peers bench-accuracy lanes agreement tpu-check clean
 help:
 	@echo "make demo    train a private recommender; ARGS='--epsilon 8' passes options"
 	@echo "make test    the tests on Keras 3 and on tf-keras, and the examples in docstrings"
@@ -34,6 +34,7 @@ help:
 	@echo "make bench-mechanisms   what a release of a large table costs, sparse and dense"
 	@echo "make bench-scaling   what a private step costs as a table grows to 10^8 rows"
 	@echo "make bench-scale   what it would cost up to 10^12 parameters and 4,096 chips, on paper"
+	@echo "make bench-peers   the same beside TensorFlow Privacy, Opacus and jax_privacy, on DLRMs and others"
 	@echo "make bench-errors   how far private sums are from the exact ones"
 	@echo "make bench-accuracy   how well models do that were trained privately; takes hours on real data"
 	@echo "make lanes   a short test on the oldest TensorFlow and the newest dp-accounting"
@@ -134,6 +135,10 @@ lanes: $(LANES:%=.lanes/%/.ready) .lanes/jax_privacy/.ready
 	@$(PYTHON) -m venv --clear $(@D)
 	@$(@D)/bin/python -m pip install -q torch==2.13.0 'opacus==1.6.*'
 	@touch $@
+
+PEERS := tf_privacy opacus jax_privacy
+bench-peers: $(READY) $(PEERS:%=.lanes/%/.ready)
+	$(BIN)/python -m benchmarks.peers $(ARGS)
 
 agreement: $(READY) .lanes/jax_privacy/.ready
 	$(BIN)/python benchmarks/agreement.py ours | .lanes/jax_privacy/bin/python benchmarks/agreement.py jax_privacy

@@ -21,26 +21,15 @@ import tensorflow as tf
 
 import tf_sparse_dp as tsdp
 from benchmarks.peers import data, keras_models
-from benchmarks.peers.turns import NOISE, NOTHING, SOMETIMES, Contender, main
+from benchmarks.peers.contenders import CLIPPING
+from benchmarks.peers.turns import Contender, main
 
 keras = tf.keras
 LAZY = "lazy noise"
-BASES = ("not private", "keras Embedding")
-EFFECTS = {
-    "not private": NOTHING,
-    "keras Embedding": NOTHING,
-    LAZY: NOISE,
-    "clipping alone": NOTHING,
-    "projection": SOMETIMES,
-    "threshold": SOMETIMES,
-    "selection": SOMETIMES,
-    "projection, keras Embedding": SOMETIMES,
-    "dense noise": NOISE,
-}
 # Noise multiplier and mechanism.
 PRIVATE = {
     LAZY: (data.NOISE_MULTIPLIER, tsdp.Gaussian),
-    "clipping alone": (0.0, tsdp.Gaussian),
+    CLIPPING: (0.0, tsdp.Gaussian),
     "projection": (data.NOISE_MULTIPLIER, tsdp.Projection),
     "threshold": (data.NOISE_MULTIPLIER, tsdp.Threshold),
     "selection": (data.NOISE_MULTIPLIER, tsdp.PartitionSelection),
@@ -108,4 +97,4 @@ def make(name: str, setting: data.Setting) -> Contender:
 
 if __name__ == "__main__":
     keras_models.set_threads()
-    main(make, EFFECTS)
+    main(make, "tf_sparse_dp")

@@ -24,9 +24,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers import data
+from benchmarks.peers.contenders import FRAMEWORKS, NOISE, NOTHING
 
-# What a step does to rows that no example of its batch looks up.
-NOTHING, NOISE, SOMETIMES = "nothing", "noise", "sometimes noise"
 TRIED_STEPS = 6
 SLOW_SECONDS = 5.0
 
@@ -160,13 +159,14 @@ def take_turns(
     return found
 
 
-def main(make: Make, effects: Mapping[str, str]) -> None:
+def main(make: Make, framework: str) -> None:
     """Does what the driver asks for.
 
     Args:
       make: Sets up a contender.
-      effects: What each contender does to rows that nobody looked up.
+      framework: Whose contenders.
     """
+    effects = FRAMEWORKS[framework].effects
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", required=True)
     parser.add_argument("--rows", type=int, required=True)
@@ -184,9 +184,9 @@ def main(make: Make, effects: Mapping[str, str]) -> None:
         return
     plan: dict[str, Sequence[int]] = json.loads(options.plan)
     contenders = {}
-    for name in plan:
+    for name, (_, count) in plan.items():
         contenders[name] = make(name, setting)
-        contenders[name].step()
-        contenders[name].step()
+        for _ in range(min(count, 2)):
+            contenders[name].step()
     turns = take_turns(contenders, {k: (v[0], v[1]) for k, v in plan.items()})
     say(phase="timed", turns=turns)

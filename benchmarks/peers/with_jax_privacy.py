@@ -21,15 +21,10 @@ import numpy as np
 from jax_privacy import noise_addition
 
 from benchmarks.peers import data
-from benchmarks.peers.turns import NOISE, NOTHING, Contender, main
+from benchmarks.peers.contenders import FRAMEWORKS, NOT_PRIVATE
+from benchmarks.peers.turns import Contender, main
 
-BASES = ("not private", "jax grad")
-EFFECTS = {
-    "not private": NOTHING,
-    "jax grad": NOTHING,
-    "clipped_grad": NOISE,
-    "clipping alone": NOTHING,
-}
+BASES = FRAMEWORKS["jax_privacy"].bases
 # For gradients of the examples that are worked on at a time.
 EXAMPLE_BYTES = 10**9
 
@@ -136,9 +131,7 @@ def updates(name: str, setting: data.Setting) -> tuple[Any, Any]:
         return loss(weights["dense"], rows, numbers, y)
 
     def descend(weights: Any, gradients: Any) -> Any:
-        return jax.tree.map(
-            lambda w, g: w - data.RATE * g, weights, gradients
-        )
+        return jax.tree.map(lambda w, g: w - data.RATE * g, weights, gradients)
 
     def gathered(weights: Any, state: Any, x: Any, y: Any) -> Any:
         ids, numbers = x[: setting.tables], x[setting.tables :]
@@ -167,9 +160,7 @@ def updates(name: str, setting: data.Setting) -> tuple[Any, Any]:
         microbatch_size=examples_at_a_time(setting),
     )
     privatizer = noise_addition.gaussian_privatizer(
-        stddev=data.NOISE_MULTIPLIER
-        * data.CLIP_NORM
-        / setting.batch_size,
+        stddev=data.NOISE_MULTIPLIER * data.CLIP_NORM / setting.batch_size,
         prng_key=data.SEED,
     )
 
@@ -180,7 +171,7 @@ def updates(name: str, setting: data.Setting) -> tuple[Any, Any]:
         return descend(weights, gradients), state, jnp.mean(aux.values)
 
     if name in BASES:
-        return (gathered if name == "not private" else ordinary), lambda _: ()
+        return (gathered if name == NOT_PRIVATE else ordinary), lambda _: ()
     return private, privatizer.init
 
 
@@ -212,4 +203,4 @@ def make(name: str, setting: data.Setting) -> Contender:
 
 
 if __name__ == "__main__":
-    main(make, EFFECTS)
+    main(make, "jax_privacy")

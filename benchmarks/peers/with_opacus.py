@@ -26,17 +26,11 @@ from opacus.utils.fast_gradient_clipping_utils import (
 from torch import nn
 
 from benchmarks.peers import data
-from benchmarks.peers.turns import NOISE, NOTHING, Contender, main
+from benchmarks.peers.contenders import CLIPPING, FRAMEWORKS, NOT_PRIVATE
+from benchmarks.peers.turns import Contender, main
 
-BASES = ("not private", "torch Embedding")
+BASES = FRAMEWORKS["Opacus"].bases
 GHOST, EXAMPLES = "ghost clipping", "gradients of examples"
-EFFECTS = {
-    "not private": NOTHING,
-    "torch Embedding": NOTHING,
-    GHOST: NOISE,
-    "clipping alone": NOTHING,
-    EXAMPLES: NOISE,
-}
 
 
 class Attention(nn.Module):
@@ -44,8 +38,14 @@ class Attention(nn.Module):
 
     def __init__(self, width: int):
         super().__init__()
-        self.queries, self.keys = nn.Linear(width, width), nn.Linear(width, width)
-        self.values, self.output = nn.Linear(width, width), nn.Linear(width, width)
+        self.queries, self.keys = (
+            nn.Linear(width, width),
+            nn.Linear(width, width),
+        )
+        self.values, self.output = (
+            nn.Linear(width, width),
+            nn.Linear(width, width),
+        )
 
     def forward(self, items: Any) -> Any:
         def heads(layer: nn.Module) -> Any:
@@ -102,7 +102,8 @@ class Recommender(nn.Module):
 
     def forward(self, features: Any) -> Any:
         rows = [
-            table(ids) for table, ids in zip(self.tables, features, strict=False)
+            table(ids)
+            for table, ids in zip(self.tables, features, strict=False)
         ]
         if self.setting.model == "dlrm":
             return self.top(torch.cat([*rows, features[-1]], -1))
@@ -123,7 +124,7 @@ def private(
     """Model, optimizer and loss, wrapped as `PrivacyEngine` wraps them."""
     settings = {
         "noise_multiplier": (
-            0.0 if name == "clipping alone" else data.NOISE_MULTIPLIER
+            0.0 if name == CLIPPING else data.NOISE_MULTIPLIER
         ),
         "max_grad_norm": data.CLIP_NORM,
         "expected_batch_size": setting.batch_size,
@@ -150,7 +151,7 @@ def make(name: str, setting: data.Setting) -> Contender:
     """Sets up a contender."""
     warnings.simplefilter("ignore")
     torch.manual_seed(data.SEED)
-    model: Any = Recommender(setting, sparse=name == "not private")
+    model: Any = Recommender(setting, sparse=name == NOT_PRIVATE)
     table = model.tables[0]
     optimizer: Any = torch.optim.SGD(model.parameters(), data.RATE)
     loss_of: Any = nn.BCEWithLogitsLoss()
@@ -159,7 +160,9 @@ def make(name: str, setting: data.Setting) -> Contender:
     features, labels = data.batches(setting)
     pool = itertools.cycle(
         [
-            tuple(torch.from_numpy(np.ascontiguousarray(part)) for part in batch)
+            tuple(
+                torch.from_numpy(np.ascontiguousarray(part)) for part in batch
+            )
             for batch in zip(*features, labels, strict=True)
         ]
     )
@@ -181,4 +184,4 @@ def make(name: str, setting: data.Setting) -> Contender:
 
 if __name__ == "__main__":
     torch.set_num_threads(data.THREADS)
-    main(make, EFFECTS)
+    main(make, "Opacus")

@@ -26,18 +26,12 @@ from tensorflow_privacy.privacy.keras_models import dp_keras_model
 from tensorflow_privacy.privacy.optimizers import dp_optimizer_keras_sparse
 
 from benchmarks.peers import data, keras_models
-from benchmarks.peers.turns import NOISE, NOTHING, Contender, main
+from benchmarks.peers.contenders import CLIPPING, FRAMEWORKS
+from benchmarks.peers.turns import Contender, main
 
 keras = tf.keras
-BASES = ("not private", "keras SGD")
+BASES = FRAMEWORKS["TF-Privacy"].bases
 SPARSE = "sparse optimizer"
-EFFECTS = {
-    "not private": NOTHING,
-    "keras SGD": NOTHING,
-    "fast clipping": NOISE,
-    "clipping alone": NOTHING,
-    SPARSE: NOISE,
-}
 
 
 def registry() -> Any:
@@ -58,9 +52,7 @@ def private_model(name: str, inputs: Any, output: Any) -> Any:
     """A `DPModel`, which has to take its fast way."""
     model = dp_keras_model.DPModel(
         l2_norm_clip=data.CLIP_NORM,
-        noise_multiplier=(
-            0.0 if name == "clipping alone" else data.NOISE_MULTIPLIER
-        ),
+        noise_multiplier=(0.0 if name == CLIPPING else data.NOISE_MULTIPLIER),
         use_xla=False,
         layer_registry=registry(),
         inputs=inputs,
@@ -111,4 +103,4 @@ def make(name: str, setting: data.Setting) -> Contender:
 
 if __name__ == "__main__":
     keras_models.set_threads()
-    main(make, EFFECTS)
+    main(make, "TF-Privacy")
