@@ -25,7 +25,7 @@ class Framework:
       bases: Steps without privacy.
       private: Private steps, and what they do to rows that nobody looked up.
       slow: Those that may take minutes or all memory.
-      shown: The one of a plot's line; first the best.
+      shown: Those that have a line in the plot.
     """
 
     lane: str | None
@@ -85,8 +85,8 @@ FRAMEWORKS = {
         lane="jax_privacy",
         module="benchmarks.peers.with_jax_privacy",
         bases=(NOT_PRIVATE, "jax grad"),
-        private={"clipped_grad": NOISE, CLIPPING: NOTHING},
-        slow=("clipped_grad", CLIPPING),
+        private={"clipped_grad": NOISE},
+        slow=("clipped_grad",),
         shown=("clipped_grad",),
     ),
 }

@@ -108,9 +108,5 @@ def run(
 
 def _next(said: list[dict[str, Any]]) -> str:
     """What it was about to do."""
-    after = {
-        None: "set-up",
-        "set up": "first step",
-        "first step": "second step",
-    }
-    return after.get(said[-1]["phase"] if said else None, "answer")
+    after = {"set up": "first step", "first step": "second step"}
+    return after.get(said[-1]["phase"], "answer") if said else "set-up"

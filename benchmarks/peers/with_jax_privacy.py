@@ -3,7 +3,7 @@
 - `not private`: gradients of the rows that were gathered, added to them in
   place. `jax grad`: gradients of whole tables, as `jax.grad` gives them.
 - `clipped_grad`: gradients of examples by `vmap`, over as many examples at a
-  time as have some memory; `clipping alone`: the same without noise.
+  time as take a gigabyte, and noise.
 """
 
 from __future__ import annotations
@@ -166,8 +166,7 @@ def updates(name: str, setting: data.Setting) -> tuple[Any, Any]:
 
     def private(weights: Any, state: Any, x: Any, y: Any) -> Any:
         gradients, aux = clipped(weights, x, y)
-        if name == "clipped_grad":
-            gradients, state = privatizer.update(gradients, state)
+        gradients, state = privatizer.update(gradients, state)
         return descend(weights, gradients), state, jnp.mean(aux.values)
 
     if name in BASES:

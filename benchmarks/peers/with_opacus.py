@@ -13,7 +13,6 @@ import itertools
 import warnings
 from typing import Any
 
-import numpy as np
 import torch
 from opacus import GradSampleModule
 from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import (
@@ -38,14 +37,10 @@ class Attention(nn.Module):
 
     def __init__(self, width: int):
         super().__init__()
-        self.queries, self.keys = (
-            nn.Linear(width, width),
-            nn.Linear(width, width),
-        )
-        self.values, self.output = (
-            nn.Linear(width, width),
-            nn.Linear(width, width),
-        )
+        self.queries = nn.Linear(width, width)
+        self.keys = nn.Linear(width, width)
+        self.values = nn.Linear(width, width)
+        self.output = nn.Linear(width, width)
 
     def forward(self, items: Any) -> Any:
         def heads(layer: nn.Module) -> Any:
@@ -101,10 +96,8 @@ class Recommender(nn.Module):
             self.top = nn.Linear(width, 1)
 
     def forward(self, features: Any) -> Any:
-        rows = [
-            table(ids)
-            for table, ids in zip(self.tables, features, strict=False)
-        ]
+        ids = features[: self.setting.tables]
+        rows = [table(i) for table, i in zip(self.tables, ids, strict=True)]
         if self.setting.model == "dlrm":
             return self.top(torch.cat([*rows, features[-1]], -1))
         if self.setting.model == "two-tower":
@@ -160,9 +153,7 @@ def make(name: str, setting: data.Setting) -> Contender:
     features, labels = data.batches(setting)
     pool = itertools.cycle(
         [
-            tuple(
-                torch.from_numpy(np.ascontiguousarray(part)) for part in batch
-            )
+            tuple(torch.from_numpy(part) for part in batch)
             for batch in zip(*features, labels, strict=True)
         ]
     )
