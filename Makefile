@@ -79,16 +79,16 @@ format: $(READY)
 	$(BIN)/ruff format
 
 bench: $(READY)
-	$(BIN)/python benchmarks/overhead.py $(ARGS)
+	$(BIN)/python -m benchmarks.overhead $(ARGS)
 
 bench-mechanisms: $(READY)
-	$(BIN)/python benchmarks/mechanisms.py $(ARGS)
+	$(BIN)/python -m benchmarks.mechanisms $(ARGS)
 
 bench-errors: $(READY)
 	$(BIN)/python benchmarks/errors.py $(ARGS)
 
 bench-scaling: $(READY)
-	$(BIN)/python benchmarks/scaling.py $(ARGS)
+	$(BIN)/python -m benchmarks.scaling $(ARGS)
 
 bench-scale: $(READY)
 	$(BIN)/python -m benchmarks.scale $(ARGS)
