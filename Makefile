@@ -23,7 +23,7 @@ $(shell rm -f $(READY))
 endif
 endif
 
-.PHONY: help demo test examples lint format bench bench-check bench-page bench-overhead bench-mechanisms bench-errors bench-scaling bench-scale bench-accuracy bench-paper bench-agreement lanes agreement tpu-check clean
+.PHONY: help demo test examples lint format bench bench-check bench-page bench-overhead bench-mechanisms bench-errors bench-scaling bench-scale bench-accuracy bench-paper bench-agreement bench-peers bench-audit bench-faults lanes agreement tpu-check clean
 help:
 	@echo "make demo    train a private recommender; ARGS='--epsilon 8' passes options"
 	@echo "make test    the tests on Keras 3 and on tf-keras, and the examples in docstrings"
@@ -75,7 +75,7 @@ format: $(READY)
 
 # What README.md claims rests on these, one record each in benchmarks/results.
 # One after another: they measure time. benchmarks/README.md says how long.
-BENCHMARKS := overhead mechanisms errors scaling agreement paper
+BENCHMARKS := peers overhead mechanisms errors scaling agreement paper audit faults accuracy
 bench:
 	@taken=""; for name in $(BENCHMARKS); do \
 	  begin=$$SECONDS; $(MAKE) bench-$$name; \
@@ -93,16 +93,19 @@ bench-check: $(READY)
 KEEP = $(if $(ARGS),,--json benchmarks/results/$(@:bench-%=%).json)
 
 bench-overhead: $(READY)
-	PYTHONPATH=. $(BIN)/python benchmarks/overhead.py $(KEEP) $(ARGS)
+	$(BIN)/python -m benchmarks.overhead $(KEEP) $(ARGS)
 
 bench-mechanisms: $(READY)
-	PYTHONPATH=. $(BIN)/python benchmarks/mechanisms.py $(KEEP) $(ARGS)
+	$(BIN)/python -m benchmarks.mechanisms $(KEEP) $(ARGS)
+
+bench-audit: $(READY)
+	$(BIN)/python -m benchmarks.audit $(ARGS)
 
 bench-errors: $(READY)
 	$(BIN)/python -m benchmarks.errors $(KEEP) $(ARGS)
 
 bench-scaling: $(READY)
-	PYTHONPATH=. $(BIN)/python benchmarks/scaling.py $(KEEP) $(ARGS)
+	$(BIN)/python -m benchmarks.scaling $(KEEP) $(ARGS)
 
 bench-scale: $(READY)
 	$(BIN)/python -m benchmarks.scale $(ARGS)
@@ -150,6 +153,23 @@ lanes: $(LANES:%=.lanes/%/.ready) .lanes/jax_privacy/.ready
 bench-agreement: $(READY) .lanes/jax_privacy/.ready
 	$(BIN)/python -m benchmarks.agreement ours | .lanes/jax_privacy/bin/python -m benchmarks.agreement jax_privacy $(KEEP)
 agreement: bench-agreement
+
+# Peers whose steps are measured beside ours.
+.lanes/tf_privacy/.ready: Makefile
+	@echo "Setting up $(@D)"
+	@$(PYTHON) -m venv --clear $(@D)
+	@$(@D)/bin/python -m pip install -q tensorflow==2.15.1 tensorflow-privacy==0.9.0
+	@touch $@
+
+.lanes/opacus/.ready: Makefile
+	@echo "Setting up $(@D)"
+	@$(PYTHON) -m venv --clear $(@D)
+	@$(@D)/bin/python -m pip install -q torch==2.13.0 'opacus==1.6.*'
+	@touch $@
+
+PEERS := tf_privacy opacus jax_privacy
+bench-peers: $(READY) $(PEERS:%=.lanes/%/.ready)
+	$(BIN)/python -m benchmarks.peers $(ARGS)
 
 # Lowered for TPUs by one environment, compiled for them by another, and run on
 # the CPU for comparison. The libtpu that TensorFlow asks for is not its own: the

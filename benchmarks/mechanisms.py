@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import multiprocessing
 import os
 import pathlib
@@ -38,6 +37,7 @@ import numpy as np
 import tensorflow as tf
 
 import tf_sparse_dp as tsdp
+from benchmarks import record
 from tf_sparse_dp.accounting.calibration import RELEASE_FAILURE
 from tf_sparse_dp.mechanisms.interface import PublicFacts, Variable
 
@@ -185,12 +185,26 @@ def measure_speed(options: argparse.Namespace) -> list[dict[str, Any]]:
     for (name, way), turns in spent.items():
         times = np.array(turns)
         ratios = np.array(spent[DENSE, way]) / times
+        clock, cpu = ratios.T
+        low, high = record.median_interval(list(clock))
+        cpu_low, cpu_high = record.median_interval(list(cpu))
         figures.append(
             {
                 "mechanism": name,
                 "way": way,
-                "milliseconds": np.median(times, 0).tolist(),
-                "dense_over_this": np.median(ratios, 0).tolist(),
+                "rows": options.rows,
+                "measured_rows": (
+                    rows_for_dense if name == DENSE else options.rows
+                ),
+                "touched": options.touched,
+                "ms": float(np.median(times[:, 0])),
+                "cpu_ms": float(np.median(times[:, 1])),
+                "dense_ratio": float(np.median(clock)),
+                "dense_low": low,
+                "dense_high": high,
+                "dense_cpu_ratio": float(np.median(cpu)),
+                "dense_cpu_low": cpu_low,
+                "dense_cpu_high": cpu_high,
             }
         )
         print(
@@ -227,15 +241,16 @@ def measure_growth(options: argparse.Namespace) -> list[dict[str, Any]]:
             )
             medians = np.median(turns, 0).tolist()
             ratio = float(np.median(turns[:, -1] / turns[:, 0]))
-            figures.append(
+            figures += [
                 {
                     "mechanism": name,
                     "way": way,
-                    "numbers": NUMBERS,
-                    "cpu_milliseconds": medians,
-                    "last_over_first": ratio,
+                    "rows": numbers // WIDTH,
+                    "touched": GROWTH_TOUCHED,
+                    "cpu_ms": ms,
                 }
-            )
+                for numbers, ms in zip(NUMBERS, medians, strict=True)
+            ]
             print(
                 f"{name + ', ' + way:34}"
                 + "".join(f"{ms:10.1f}" for ms in medians)
@@ -268,7 +283,9 @@ def measure_memory(options: argparse.Namespace) -> list[dict[str, Any]]:
     print(f"{'no release':34}{bare:10.0f}")
     numbers = NUMBERS[::2]
     print(f"{'':34}" + "".join(f"{n:10.0e}" for n in numbers))
-    figures: list[dict[str, Any]] = [{"mechanism": None, "megabytes": bare}]
+    figures: list[dict[str, Any]] = [
+        {"mechanism": "no release", "peak_mb": bare}
+    ]
     for name in [*options.mechanisms, DENSE]:
         for way, jit in WAYS.items():
             peaks = [
@@ -279,14 +296,16 @@ def measure_memory(options: argparse.Namespace) -> list[dict[str, Any]]:
                 # What dense noise on large tables takes is known by then.
                 if name != DENSE or n <= 10**7
             ]
-            figures.append(
+            figures += [
                 {
                     "mechanism": name,
                     "way": way,
-                    "numbers": numbers[: len(peaks)],
-                    "megabytes": peaks,
+                    "rows": n // WIDTH,
+                    "touched": GROWTH_TOUCHED,
+                    "peak_mb": peak,
                 }
-            )
+                for n, peak in zip(numbers, peaks, strict=False)
+            ]
             print(
                 f"{name + ', ' + way:34}"
                 + "".join(f"{peak:10.0f}" for peak in peaks)
@@ -294,6 +313,12 @@ def measure_memory(options: argparse.Namespace) -> list[dict[str, Any]]:
     return figures
 
 
+# What rows have, whether it was measured or not.
+COLUMNS = (
+    *("mechanism", "way", "rows", "measured_rows", "touched", "ms", "cpu_ms"),
+    *("dense_ratio", "dense_low", "dense_high"),
+    *("dense_cpu_ratio", "dense_cpu_low", "dense_cpu_high", "peak_mb"),
+)
 MEASURES = {
     "speed": measure_speed,
     "growth": measure_growth,
@@ -305,23 +330,27 @@ def main() -> None:
     """Prints what was measured, and keeps it if asked to."""
     options = arguments()
     set_threads(options.threads)
-    kept: dict[str, Any] = {
-        "date": datetime.date.today().isoformat(),
-        "processor": platform.machine(),
-        "processors": os.cpu_count(),
-        "threads": options.threads,
-        "tensorflow": tf.__version__,
-    }
     print(
-        f"{kept['date']}, {kept['processors']} cores of {kept['processor']}, "
-        f"{options.threads} threads, TensorFlow {tf.__version__}"
+        f"{datetime.date.today()}, {os.cpu_count()} cores of "
+        f"{platform.machine()}, {options.threads} threads, TensorFlow "
+        f"{tf.__version__}"
     )
+    rows = []
     for name, measure in MEASURES.items():
         if options.only in (None, name):
             print()
-            kept[name] = measure(options)
+            rows += [
+                {"measure": name, **dict.fromkeys(COLUMNS), **figures}
+                for figures in measure(options)
+            ]
     if options.json is not None:
-        options.json.write_text(json.dumps(kept, indent=1) + "\n")
+        kept = record.record(
+            "What does a release of a large table cost, sparse and dense?",
+            rows,
+            command="make bench-mechanisms",
+            settings=record.typed(options),
+        )
+        record.write(kept, options.json)
 
 
 if __name__ == "__main__":

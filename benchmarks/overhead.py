@@ -4,6 +4,7 @@
     make bench ARGS="--rows 100000"
     make bench ARGS="--rows 100000 --multi-hot 8"
     make bench ARGS="--rows 100000 --model attention --batch-size 128"
+    make bench ARGS="--json overhead.json"
 
 Two models: `dlrm` has categorical tables, dense features and an MLP;
 `attention` has one table of items, a history of 50 items under self-attention,
@@ -25,9 +26,11 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import pathlib
 import time
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -35,6 +38,7 @@ import numpy as np
 import tensorflow as tf
 
 import tf_sparse_dp as tsdp
+from benchmarks import record
 
 keras = tf.keras
 
@@ -88,6 +92,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--no-memory", action="store_true", help="leave out peak memory"
     )
+    parser.add_argument("--json", type=pathlib.Path, help="keep the figures")
     return parser.parse_args()
 
 
@@ -182,23 +187,10 @@ def set_threads(options: argparse.Namespace) -> None:
     tf.config.threading.set_inter_op_parallelism_threads(options.threads)
 
 
-def median_interval(values: np.ndarray) -> tuple[float, float]:
-    """Order statistics that hold the median with at least 95 %.
-
-    The number of values below the true median is binomial, n coin flips.
-    """
-    ordered = np.sort(values)
-    n = len(ordered)
-    weights = [1.0]
-    for k in range(n):
-        weights.append(weights[-1] * (n - k) / (k + 1))
-    tails = np.cumsum(weights) / 2.0**n
-    rank = max(int(np.searchsorted(tails, 0.025, "right")) - 1, 0)
-    return ordered[rank], ordered[n - 1 - rank]
-
-
-def measure_time(options: argparse.Namespace, variants: list[str]) -> None:
-    """Prints CPU milliseconds and ratios."""
+def measure_time(
+    options: argparse.Namespace, variants: list[str]
+) -> dict[str, dict[str, Any]]:
+    """Prints CPU milliseconds and ratios, and returns them by variant."""
     set_threads(options)
     data = batches(options)
     models, first = {}, {}
@@ -221,13 +213,22 @@ def measure_time(options: argparse.Namespace, variants: list[str]) -> None:
         f"{'set-up s':>10}"
     )
     ordinary = np.array(spent[ORDINARY])
+    found = {}
     for name, times in spent.items():
         ratios = np.array(times) / ordinary
-        low, high = median_interval(ratios)
+        low, high = record.median_interval(list(ratios))
+        found[name] = {
+            "cpu_ms": float(np.median(times)),
+            "cpu_ratio": float(np.median(ratios)),
+            "cpu_low": low,
+            "cpu_high": high,
+            "set_up_s": first[name],
+        }
         print(
             f"{name:20}{np.median(times):14.1f}{np.median(ratios):8.3f}"
             f"{f'{low:.3f}-{high:.3f}':>16}{first[name]:10.1f}"
         )
+    return found
 
 
 def peak_memory(
@@ -248,8 +249,10 @@ def peak_memory(
     return peak / 1e6, kept / 1e6
 
 
-def measure_memory(options: argparse.Namespace, variants: list[str]) -> None:
-    """Prints megabytes and ratios."""
+def measure_memory(
+    options: argparse.Namespace, variants: list[str]
+) -> dict[str, dict[str, Any]]:
+    """Prints megabytes and ratios, and returns them by variant."""
     context = multiprocessing.get_context("spawn")
     peaks = {}
     for name in variants:
@@ -260,16 +263,23 @@ def measure_memory(options: argparse.Namespace, variants: list[str]) -> None:
         f"{'step alone':>13}{'ratio':>8}"
     )
     whole, ordinary = peaks[ORDINARY]
+    found = {}
     for name, (peak, kept) in peaks.items():
         alone = peak - kept
+        found[name] = {
+            "peak_mb": peak,
+            "peak_ratio": peak / whole,
+            "between_steps_mb": kept,
+        }
         print(
             f"{name:20}{peak:14.0f}{peak / whole:8.3f}{kept:16.0f}{alone:13.1f}"
             f"{alone / (whole - ordinary):8.3f}"
         )
+    return found
 
 
 def main() -> None:
-    """Prints what was measured."""
+    """Prints what was measured, and keeps it if asked to."""
     options = arguments()
     variants = [ORDINARY, *options.variants]
     if options.model == "dlrm":
@@ -288,9 +298,18 @@ def main() -> None:
         f"{options.optimizer}{', XLA' if options.jit else ''}; TensorFlow "
         f"{tf.__version__}, Keras {keras.__version__}"
     )
-    measure_time(options, variants)
+    found = measure_time(options, variants)
     if not options.no_memory:
-        measure_memory(options, variants)
+        for name, figures in measure_memory(options, variants).items():
+            found[name] |= figures
+    if options.json is not None:
+        kept = record.record(
+            "What does a private step cost over an ordinary one?",
+            [{"variant": name, **figures} for name, figures in found.items()],
+            command="make bench",
+            settings=record.typed(options),
+        )
+        record.write(kept, options.json)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ versions, the settings, and rows of figures.
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import json
 import os
@@ -59,6 +60,15 @@ def record(
         "versions": versions(),
         "settings": dict(settings or {}),
         "rows": [dict(row) for row in rows],
+    }
+
+
+def typed(options: argparse.Namespace) -> dict[str, Any]:
+    """What was typed, without the names of files."""
+    return {
+        name: value
+        for name, value in vars(options).items()
+        if not isinstance(value, pathlib.Path)
     }
 
 

@@ -41,11 +41,9 @@ from __future__ import annotations
 import argparse
 import datetime
 import gc
-import json
 import multiprocessing
 import os
 import pathlib
-import platform
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -59,6 +57,7 @@ import numpy as np
 import tensorflow as tf
 
 import tf_sparse_dp as tsdp
+from benchmarks import record
 from tf_sparse_dp.layers.lazy_variable import lazy_variable
 
 keras = tf.keras
@@ -320,21 +319,6 @@ def say(rows: int, what: str) -> None:
     print(f"  {rows:,} rows: {what}", flush=True)
 
 
-def median_interval(values: np.ndarray) -> tuple[float, float]:
-    """Order statistics that hold the median with at least 95 %.
-
-    The number of values below the true median is binomial, n coin flips.
-    """
-    ordered = np.sort(values)
-    n = len(ordered)
-    weights = [1.0]
-    for k in range(n):
-        weights.append(weights[-1] * (n - k) / (k + 1))
-    tails = np.cumsum(weights) / 2.0**n
-    rank = max(int(np.searchsorted(tails, 0.025, "right")) - 1, 0)
-    return ordered[rank], ordered[n - 1 - rank]
-
-
 def ratios(times: dict[str, Any], name: str, kind: str) -> np.ndarray:
     """A contender's times over those of the ordinary step, turn by turn."""
     own = np.array(times[name][kind])
@@ -356,7 +340,7 @@ def report(found: list[dict[str, Any]]) -> None:
                 line = f"{one['rows']:12,}  {name:16}"
                 for kind, width in (("clock", 10), ("cpu", 9)):
                     each = ratios(times, name, kind)
-                    low, high = median_interval(each)
+                    low, high = record.median_interval(list(each))
                     least = min(times[name][kind]) / min(times[BASE][kind])
                     line += (
                         f"{np.median(times[name][kind]):{width}.1f}"
@@ -386,6 +370,36 @@ def report(found: list[dict[str, Any]]) -> None:
         drawn = one.get("draw_all")
         line += f"{'' if drawn is None else f'{drawn:.1f}':>13}"
         print(f"{line}{one['setup'][LAZY]:10.1f}")
+
+
+def rows_of(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Figures of each table, law and contender; memory is lazy noise's."""
+    rows = []
+    for one in found:
+        for law, times in one["laws"].items():
+            for name in times:
+                row = {"rows": one["rows"], "law": law, "contender": name}
+                for kind, start in (("clock", ""), ("cpu", "cpu_")):
+                    each = ratios(times, name, kind)
+                    low, high = record.median_interval(list(each))
+                    row |= {
+                        f"{start}ms": float(np.median(times[name][kind])),
+                        f"{start}ratio": float(np.median(each)),
+                        f"{start}low": low,
+                        f"{start}high": high,
+                    }
+                row |= {"turns": len(times[name]["clock"])}
+                row |= {"set_up_s": one["setup"][name]}
+                memory = one["memory"]
+                grown = memory["peak"] - memory["before"]
+                lazy = name == LAZY
+                row |= {
+                    "table_mb": memory["table"] / 1e6,
+                    "grown_to_peak_mb": grown / 1e6 if lazy else None,
+                    "all_noise_s": one.get("draw_all") if lazy else None,
+                }
+                rows.append(row)
+    return rows
 
 
 def plot(found: list[dict[str, Any]], path: pathlib.Path) -> None:
@@ -435,20 +449,13 @@ def main() -> None:
             found.append(process.apply(measure, (rows, options)))
     report(found)
     if options.json is not None:
-        kept = {
-            "date": str(datetime.date.today()),
-            "machine": platform.machine(),
-            "cores": os.cpu_count(),
-            "tensorflow": tf.__version__,
-            KERAS_NAME: version(KERAS_NAME),
-            "options": {
-                key: value
-                for key, value in vars(options).items()
-                if not isinstance(value, pathlib.Path)
-            },
-            "found": found,
-        }
-        options.json.write_text(json.dumps(kept, indent=1) + "\n")
+        kept = record.record(
+            "What does a private step cost as a table grows?",
+            rows_of(found),
+            command="make bench-scaling",
+            settings=record.typed(options),
+        )
+        record.write(kept, options.json)
     if options.plot is not None:
         plot(found, options.plot)
 

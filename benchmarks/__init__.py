@@ -1,0 +1,1 @@
+"""What the library costs, and how well it does: programs, not tests."""

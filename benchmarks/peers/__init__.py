@@ -1,0 +1,1 @@
+"""What a private step costs, side by side with other libraries."""
