@@ -167,7 +167,7 @@ def measure(
     options: argparse.Namespace,
 ) -> list[Found]:
     """Rows of figures of one framework and model."""
-    framework = FRAMEWORKS[name]
+    framework = FRAMEWORKS[name].on(setting.model)
     tried = attempts(framework, setting, failed_before, options)
     turns: dict[str, dict[str, Any]] = {}
     for together in groups(framework, tried):

@@ -26,6 +26,8 @@ class Framework:
       private: Private steps, and what they do to rows that nobody looked up.
       slow: Those that may take minutes or all memory.
       shown: Those that have a line in the plot.
+      of_many_tables: Those that differ from others only on models with many
+        tables.
     """
 
     lane: str | None
@@ -34,6 +36,18 @@ class Framework:
     private: Mapping[str, str]
     slow: tuple[str, ...]
     shown: tuple[str, ...]
+    of_many_tables: tuple[str, ...] = ()
+
+    def on(self, model: str) -> Framework:
+        """With those that take part on a model."""
+        if model == "dlrm":
+            return self
+        others = self.of_many_tables
+        return dataclasses.replace(
+            self,
+            bases=tuple(name for name in self.bases if name not in others),
+            private={k: v for k, v in self.private.items() if k not in others},
+        )
 
     @property
     def effects(self) -> dict[str, str]:
@@ -44,9 +58,10 @@ FRAMEWORKS = {
     "tf_sparse_dp": Framework(
         lane=None,
         module="benchmarks.peers.ours",
-        bases=(NOT_PRIVATE, "keras Embedding"),
+        bases=(NOT_PRIVATE, "not private, one table", "keras Embedding"),
         private={
             "lazy noise": NOISE,
+            "lazy noise, 26 tables": NOISE,
             CLIPPING: NOTHING,
             "projection": SOMETIMES,
             "threshold": SOMETIMES,
@@ -56,6 +71,7 @@ FRAMEWORKS = {
         },
         slow=("dense noise",),
         shown=("lazy noise", "projection", "threshold", "dense noise"),
+        of_many_tables=("not private, one table", "lazy noise, 26 tables"),
     ),
     "TF-Privacy": Framework(
         lane="tf_privacy",

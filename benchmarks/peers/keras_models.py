@@ -15,20 +15,20 @@ layers = keras.layers
 
 
 def graph(
-    setting: data.Setting, table: Callable[[], Any]
+    setting: data.Setting, looked_up: Callable[[list[Any]], list[Any]]
 ) -> tuple[list[Any], Any]:
     """Inputs and logits.
 
     Args:
       setting: Which model.
-      table: Makes a layer that looks up rows.
+      looked_up: Gives the rows of each table's ids.
     """
     shape = (setting.history,) if setting.history else ()
     inputs = [
         keras.Input(shape, dtype="int32", name=f"ids_{index}")
         for index in range(setting.tables)
     ]
-    rows = [table()(ids) for ids in inputs]
+    rows = looked_up(inputs)
     if setting.model == "dlrm":
         inputs.append(keras.Input((setting.numbers,), name="numbers"))
         hidden = layers.Concatenate()([*rows, inputs[-1]])

@@ -4,6 +4,9 @@
   cheapest step. `keras Embedding`: Keras' own layer, which on Keras 3 copies
   the table at every step.
 - `lazy noise`: `LazyEmbedding`, dense noise that is drawn when a row is read.
+  Where there are 26 features, `JoinedIds` puts them into one table, as
+  docs/training.md advises; `lazy noise, 26 tables` has a layer for each, and
+  `not private, one table` is `not private` on the joined one.
 - `clipping alone`, `projection`, `threshold`, `selection`: on gathered rows.
 - `projection, keras Embedding` and `dense noise`: on `keras.layers.Embedding`.
 """
@@ -25,10 +28,12 @@ from benchmarks.peers.contenders import CLIPPING
 from benchmarks.peers.turns import Contender, main
 
 keras = tf.keras
-LAZY = "lazy noise"
+LAZY, MANY_LAZY = "lazy noise", "lazy noise, 26 tables"
+JOINED = (LAZY, "not private, one table")
 # Noise multiplier and mechanism.
 PRIVATE = {
     LAZY: (data.NOISE_MULTIPLIER, tsdp.Gaussian),
+    MANY_LAZY: (data.NOISE_MULTIPLIER, tsdp.Gaussian),
     CLIPPING: (0.0, tsdp.Gaussian),
     "projection": (data.NOISE_MULTIPLIER, tsdp.Projection),
     "threshold": (data.NOISE_MULTIPLIER, tsdp.Threshold),
@@ -66,7 +71,7 @@ def optimizer(name: str, setting: data.Setting) -> Any:
         mechanism=mechanism(),
         noise_multiplier=noise_multiplier,
         expected_batch_size=setting.batch_size,
-        **(tables if name == LAZY else {}),
+        **(tables if name in (LAZY, MANY_LAZY) else {}),
     )
 
 
@@ -74,7 +79,7 @@ def make(name: str, setting: data.Setting) -> Contender:
     """Sets up a contender."""
     warnings.simplefilter("ignore", tsdp.PrivacyWarning)
     keras.utils.set_random_seed(data.SEED)
-    if name == LAZY:
+    if name in (LAZY, MANY_LAZY):
         kind: Any = tsdp.layers.LazyEmbedding
     elif name in ON_KERAS:
         kind = keras.layers.Embedding
@@ -82,11 +87,15 @@ def make(name: str, setting: data.Setting) -> Contender:
         kind = GatheredRows
     made: list[Any] = []
 
-    def table() -> Any:
-        made.append(kind(setting.rows, setting.width))
-        return made[-1]
+    def looked_up(ids: list[Any]) -> list[Any]:
+        if name in JOINED and setting.model == "dlrm":
+            joined = tsdp.layers.JoinedIds([setting.rows] * setting.tables)
+            made.append(kind(joined.rows, setting.width))
+            return [keras.layers.Flatten()(made[0](joined(ids)))]
+        made.extend(kind(setting.rows, setting.width) for _ in ids)
+        return [table(column) for table, column in zip(made, ids, strict=True)]
 
-    model = keras.Model(*keras_models.graph(setting, table))
+    model = keras.Model(*keras_models.graph(setting, looked_up))
     model.compile(
         optimizer=optimizer(name, setting),
         loss=keras.losses.BinaryCrossentropy(from_logits=True),

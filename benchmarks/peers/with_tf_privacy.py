@@ -72,7 +72,9 @@ def make(name: str, setting: data.Setting) -> Contender:
         made.append(keras.layers.Embedding(setting.rows, setting.width))
         return made[-1]
 
-    inputs, output = keras_models.graph(setting, table)
+    inputs, output = keras_models.graph(
+        setting, lambda columns: [table()(ids) for ids in columns]
+    )
     reduction = "auto"
     if name == SPARSE:
         model = keras.Model(inputs, output)
