@@ -2,8 +2,7 @@
 
 - `not private`: gradients of the rows that were gathered, added to them in
   place. `jax grad`: gradients of whole tables, as `jax.grad` gives them.
-- `clipped_grad`: gradients of examples by `vmap`, over as many examples at a
-  time as take a gigabyte, and noise.
+- `clipped_grad`: gradients of examples, one example at a time, and noise.
 """
 
 from __future__ import annotations
@@ -25,8 +24,9 @@ from benchmarks.peers.contenders import FRAMEWORKS, NOT_PRIVATE
 from benchmarks.peers.turns import Contender, main
 
 BASES = FRAMEWORKS["jax_privacy"].bases
-# For gradients of the examples that are worked on at a time.
-EXAMPLE_BYTES = 10**9
+# Examples that are worked on at a time: with a dense gradient of all tables for
+# each, more than one took longer (four and 32 were tried).
+AT_A_TIME = 1
 
 
 def initial(setting: data.Setting) -> dict[str, Any]:
@@ -109,13 +109,6 @@ def logits(dense: Any, rows: Any, numbers: Any, model: str) -> Any:
     return apply(dense["top"], items.mean(-2))
 
 
-def examples_at_a_time(setting: data.Setting) -> int:
-    """The largest power of two whose gradients fit, at least one."""
-    size = 4 * setting.tables * setting.rows * setting.width
-    most = min(max(EXAMPLE_BYTES // size, 1), setting.batch_size)
-    return 1 << (most.bit_length() - 1)
-
-
 def updates(name: str, setting: data.Setting) -> tuple[Any, Any]:
     """A step, from weights, a state and a batch; and how the state begins."""
 
@@ -157,7 +150,7 @@ def updates(name: str, setting: data.Setting) -> tuple[Any, Any]:
         normalize_by=setting.batch_size,
         batch_argnums=(1, 2),
         return_values=True,
-        microbatch_size=examples_at_a_time(setting),
+        microbatch_size=AT_A_TIME,
     )
     privatizer = noise_addition.gaussian_privatizer(
         stddev=data.NOISE_MULTIPLIER * data.CLIP_NORM / setting.batch_size,
