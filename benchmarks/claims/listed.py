@@ -19,7 +19,7 @@ def _cheaper(words: str, framework: str, factor: float) -> Claim:
         measure=costs.cheaper_than(framework, factor),
         measured="{factor:2s} times, {compared:.0f} comparisons{failures}",
         condition=(
-            f"at each size from {costs.LARGE:,} rows on, the time of their "
+            f"with 26 tables of {costs.LARGE:,} rows or more, the time of their "
             "best private step over that of their sparse step without privacy "
             f"is {than} the same ratio of ours"
         ),
@@ -43,7 +43,7 @@ CLAIMS = (
         ),
     ),
     _cheaper(
-        "from 100,000 rows on, that ratio is at least {factor:2s} times as "
+        "with 26 tables of 100,000 rows or more, that ratio is at least {factor:2s} times as "
         "large with TensorFlow Privacy{failures}",
         "TF-Privacy",
         5,
