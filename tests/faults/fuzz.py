@@ -17,6 +17,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -52,7 +53,7 @@ def run_cases(first: int, last: int, seed: int) -> Iterator[dict[str, Any]]:
             "case": case,
             "family": family,
             "verdict": verdict(seen),
-            "charged": bool(seen.error) and seen.spent > 0,
+            "charged": seen.spent > 0,
             "error": seen.error,
         }
 
@@ -65,19 +66,30 @@ def _tell(first: int, last: int, seed: int) -> None:
             told.flush()
 
 
-def in_processes(cases: int, seed: int) -> list[dict[str, Any]]:
-    """What came of all cases, those among them that killed their process."""
+def in_processes(
+    cases: int,
+    seed: int,
+    command: Sequence[str] = ("-m", "tests.faults.fuzz"),
+) -> list[dict[str, Any]]:
+    """What came of all cases, those among them that killed their process.
+
+    Args:
+      cases: How many.
+      seed: Of all of them.
+      command: What the interpreter is told to run; for the test of this.
+    """
     found: list[dict[str, Any]] = []
     first = 0
     while first < cases:
         begun: dict[str, Any] = {}
+        errors = tempfile.TemporaryFile()  # noqa: SIM115
         child = subprocess.Popen(
             [
-                *(sys.executable, "-m", "tests.faults.fuzz", "--seed"),
-                *(str(seed), "--first", str(first), "--cases", str(cases)),
+                *(sys.executable, *command, "--seed", str(seed)),
+                *("--first", str(first), "--cases", str(cases)),
             ],
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=errors,
             text=True,
         )
         for line in child.stdout or ():
@@ -94,7 +106,8 @@ def in_processes(cases: int, seed: int) -> list[dict[str, Any]]:
         if first < cases:
             first = begun.get("case", first)
             found.append({**begun, "verdict": CRASHED, "charged": False})
-            print("died:", found[-1], flush=True)
+            errors.seek(0)
+            print("died:", found[-1], errors.read()[-500:].decode(), flush=True)
             first += 1
     return found
 
@@ -142,7 +155,12 @@ def _main() -> None:
             f"python -m tests.faults.fuzz --cases {given.cases} "
             f"--seed {given.seed} --output {given.output}"
         )
-        settings = {"cases": given.cases, "seed": given.seed}
+        settings = {
+            "cases": given.cases,
+            "seed": given.seed,
+            "left out": ".weights.h5 on full disks, where HDF5 itself may "
+            "end the process",
+        }
         record.write(
             record.record(QUESTION, rows, command=command, settings=settings),
             given.output,

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import zipfile
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,6 +35,7 @@ CLEAR = (
     *(tsdp.NotSeparableError, tsdp.BudgetExhausted, tsdp.PrivacyStateError),
     *(ValueError, TypeError, KeyError, IndexError, AttributeError, OSError),
     *(NotImplementedError, RuntimeError, tf.errors.OpError, EOFError),
+    *(zipfile.BadZipFile, zlib.error),
 )
 
 
