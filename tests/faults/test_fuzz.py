@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.faults import fuzz, malformed
+from tests.faults import fuzz, malformed, stored
 from tests.faults.seen import (
     BROKEN,
     CRASHED,
@@ -43,6 +43,12 @@ def test_malformed_inputs_are_refused_or_paid() -> None:
     # Some are refused, and some are taken: both sides are looked at.
     counts = fuzz.table(found)[-1]
     assert counts[REFUSED] > 10 and counts[PAID] > 10
+
+
+@pytest.mark.parametrize("form", stored.FORMS)
+def test_what_is_not_damaged_is_loaded(form: str) -> None:
+    """Else it would be refused for another reason."""
+    assert stored._count(form, stored.saved()) == stored.SPENT
 
 
 VERDICTS = [
