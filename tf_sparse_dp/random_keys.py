@@ -2,15 +2,17 @@
 
 A key is two int64 numbers. The root key of a run exists only in the memory of
 its process: it is no constant of a graph, it is in no checkpoint, and a copy
-of the object that holds it draws a root of its own.
+of the object that holds it draws a root of its own. So does a forked process.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
+import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -125,6 +127,25 @@ def _secret(value: np.ndarray, name: str) -> tf.Variable:
     return variable
 
 
+_Streams: TypeAlias = "weakref.WeakKeyDictionary[KeyStream, memoryview]"
+_FORKED: _Streams = weakref.WeakKeyDictionary()  # With the memory of roots.
+
+
+def _give_roots() -> None:
+    """New roots in a forked process, which would draw its parent's noise.
+
+    Into their memory: an operation of TensorFlow might wait for a lock that a
+    thread held which there is no more.
+    """
+    for memory in _FORKED.values():
+        place = np.asarray(memory).ctypes.data
+        ctypes.memmove(place, os.urandom(memory.nbytes), memory.nbytes)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_give_roots)
+
+
 class KeyStream:
     """A sequence of keys without repetition, for use in traced functions.
 
@@ -143,6 +164,16 @@ class KeyStream:
             root = np.array([seed, 0], np.int64)
         self._root = _secret(root, "noise_root")
         self._count = local_variable(0, name="noise_count", dtype=tf.int64)
+        self._outlive_fork()
+
+    def _outlive_fork(self) -> None:
+        """Lets forked processes have other roots, where they can train."""
+        with tf.init_scope():
+            if self.seeded or hasattr(self._root, "values"):
+                return  # On a TPU, which a forked process does not have.
+            value = self._root.read_value()
+            if tf.executing_eagerly() and "CPU" in value.device:
+                _FORKED[self] = memoryview(value)
 
     @property
     def seeded(self) -> bool:

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tf_sparse_dp as tsdp
+from tf_sparse_dp.gradients import deciding, functions, state
 
 pytestmark = [pytest.mark.once, pytest.mark.lane]
 
@@ -222,3 +223,77 @@ def test_nor_whether_gradients_are_applied(decide: Any) -> None:
     with pytest.raises(tsdp.errors.NotSeparableError, match="branch or loop"):
         step(tf.constant(X))
     assert int(trained.optimizer.iterations.numpy()) == 0
+
+
+def _inner(x: Any) -> None:
+    tf.print(tf.reduce_sum(x), output_stream="file:///dev/null")
+
+
+def _unknown_in_a_branch(trained: Trained, x: Any) -> None:
+    hidden = tf.function(_inner, autograph=False)
+    tf.cond(x[0, 0] > 0, lambda: hidden(x), lambda: None)
+    trained.step(x)
+
+
+def _unknown_beside_the_step(trained: Trained, x: Any) -> None:
+    hidden = tf.function(_inner, autograph=False)
+    tf.cond(x[0, 0] > 0, lambda: trained.step(x), lambda: hidden(x))
+
+
+def _unknown_in_a_loop(trained: Trained, x: Any) -> None:
+    hidden = tf.function(_inner, autograph=False)
+
+    def body(i: Any) -> Any:
+        hidden(x)
+        return (i + 1,)
+
+    tf.while_loop(lambda i: i < tf.cast(x[0, 1], tf.int32), body, [0])
+    trained.step(x)
+
+
+@pytest.mark.parametrize(
+    "around",
+    [_unknown_in_a_branch, _unknown_beside_the_step, _unknown_in_a_loop],
+    ids=lambda f: f.__name__[1:],
+)
+def test_what_cannot_be_looked_into_might_take_the_step(
+    around: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a function with attributes, or one whose definition is elsewhere.
+
+    Others refuse it, too, for what it might write; this does not rest on them.
+    """
+
+    class Blind(functions.Library):
+        def get(self, name: str) -> functions.Function | None:
+            return None if "_inner" in name else super().get(name)
+
+    monkeypatch.setattr(deciding, "Library", Blind)
+    trained = Trained()
+    with pytest.raises(tsdp.errors.NotSeparableError, match="branch or loop"):
+        trained.run(around)
+    assert int(trained.optimizer.iterations.numpy()) == 0
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_cannot_be_looked_into_is_not_the_private_update(
+    known: bool,
+) -> None:
+    """Writes of the update are left out of what a step writes; no others."""
+    trained = Trained()
+
+    @tf.function(autograph=False)
+    def outer(x: Any) -> None:
+        trained.step(x)
+        trained.public.assign(tf.cast(x[0, 0], tf.int32))
+
+    graph = outer.get_concrete_function(tf.TensorSpec([4, 3])).graph
+
+    class Blind(functions.Library):
+        def get(self, name: str) -> functions.Function | None:
+            return super().get(name) if known else None
+
+    found = state.writes(graph, Blind(graph))
+    calls = [write for write in found if "Call" in write.kind]
+    assert bool(calls) == (not known)
+    assert any(write.kind == "AssignVariableOp" for write in found)

@@ -65,8 +65,9 @@ class Deciding:
         None if there may be something else.
         """
         called = state.called_by(node) if node.op in FLOW else []
-        if not state.takes_the_step(called, self._library):
-            return set()
+        taken = state.takes_the_step(called, self._library)
+        if not taken:  # None if it might be, by who knows what decides.
+            return None if taken is None else set()
         if node.op in _LOOPS:
             return self._of_loop(node)
         # The condition of a branch is its first input, and no argument.
@@ -115,24 +116,10 @@ class Deciding:
 
         None if they may depend on something else too.
         """
-        found: set[int] = set()
-        seen: set[str] = set()
-        pending = [functions.place(name)[0] for name in names]
-        while pending:
-            name = pending.pop()
-            if name in seen:
-                continue
-            seen.add(name)
-            if name in function.arguments:
-                found.add(function.arguments[name])
-                continue
-            node = function.nodes[name]
-            if node.op == _GOES_ON:
-                continue
-            if state.may_hide(node, self._library):
-                return None
-            pending += [functions.place(x)[0] for x in functions.inputs(node)]
-        return found
+        found, hidden = state.origins(
+            function, names, self._library, public={_GOES_ON}
+        )
+        return None if hidden else found
 
     def _is_public(
         self,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -221,25 +221,45 @@ class _Inside:
         return frozenset(self._function.arguments.values())
 
     def _origins(self, names: Sequence[str]) -> tuple[frozenset[int], bool]:
-        """Arguments that tensors depend on, and whether there is more."""
-        found: set[int] = set()
-        hidden = False
-        seen: set[str] = set()
-        pending = [functions.place(name)[0] for name in names]
-        while pending:
-            name = pending.pop()
-            if name in seen:
-                continue
-            seen.add(name)
-            if name in self._function.arguments:
-                found.add(self._function.arguments[name])
-                continue
-            node = self._function.nodes[name]
-            hidden = hidden or may_hide(node, self._library)
-            pending.extend(
-                functions.place(x)[0] for x in functions.inputs(node)
-            )
+        found, hidden = origins(self._function, names, self._library)
         return frozenset(found), hidden
+
+
+def origins(
+    function: Function,
+    names: Iterable[str],
+    library: Library,
+    public: Container[str] = (),
+) -> tuple[set[int], bool]:
+    """Arguments that tensors of a function depend on.
+
+    Args:
+      function: The function.
+      names: Of the tensors.
+      library: The functions that it may call.
+      public: Types of operations whose outputs nothing is asked about.
+
+    Returns:
+      Positions of the arguments, and whether there may be something else.
+    """
+    found: set[int] = set()
+    hidden = False
+    seen: set[str] = set()
+    pending = [functions.place(name)[0] for name in names]
+    while pending:
+        name = pending.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if name in function.arguments:
+            found.add(function.arguments[name])
+            continue
+        node = function.nodes[name]
+        if node.op in public:
+            continue
+        hidden = hidden or may_hide(node, library)
+        pending.extend(functions.place(x)[0] for x in functions.inputs(node))
+    return found, hidden
 
 
 def called_by(node: Any) -> list[str]:
@@ -320,9 +340,14 @@ def is_private(op_type: str, name: str) -> bool:
     return is_private_update(op_type, name) or is_pending_noise(op_type, name)
 
 
-def takes_the_step(called: Sequence[str], library: Library) -> bool:
-    """Whether a function makes the private update."""
-    below = nodes_below(called, library, with_calls=True) or []
+def takes_the_step(called: Sequence[str], library: Library) -> bool | None:
+    """Whether a function makes the private update.
+
+    None if it might, where one of them cannot be looked into.
+    """
+    below = nodes_below(called, library, with_calls=True)
+    if below is None:
+        return None
     return any(is_private_update(node.op, node.name) for node in below)
 
 

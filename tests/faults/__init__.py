@@ -1,0 +1,1 @@
+"""Malformed data, broken files and full disks: what may come of them."""
