@@ -59,7 +59,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", help="as dlrm or dlrm:10000")
     parser.add_argument("--turns", type=int, default=24)
     parser.add_argument(
-        "--seconds", type=float, default=90.0, help="most for a step"
+        "--seconds", type=float, default=60.0, help="most for a step"
     )
     parser.add_argument(
         "--json",
