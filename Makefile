@@ -101,6 +101,9 @@ bench-mechanisms: $(READY)
 bench-audit: $(READY)
 	$(BIN)/python -m benchmarks.audit $(ARGS)
 
+bench-faults: $(READY)
+	$(BIN)/python -m tests.faults.fuzz $(or $(ARGS),--cases 1000 --output benchmarks/results/faults.json)
+
 bench-errors: $(READY)
 	$(BIN)/python -m benchmarks.errors $(KEEP) $(ARGS)
 

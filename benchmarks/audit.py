@@ -67,6 +67,34 @@ class Case:
     rows_per_canary: int = 1
     canaries: float = 1.0
 
+    def optimizer(self, epsilon: float, examples: int, rows: int) -> Any:
+        """The optimizer for a table, and its sampling."""
+        sampling = self.sampling(examples)
+        mechanism = self.mechanism(rows)
+        rate = getattr(sampling, "expected_batch_size", 1.0)
+        if isinstance(mechanism, tsdp.BiasReduction):
+            budget = tsdp.BiasReducedBudget(
+                num_examples=examples, epsilon=epsilon, delta=DELTA
+            )
+            spent: Any = budget.filter
+            options = {
+                "sampling": sampling,
+                "noise_multiplier": budget.noise_multiplier,
+            }
+        else:
+            spent = tsdp.PrivacyPlan(
+                epsilon=epsilon,
+                delta=0.0 if mechanism.noise_family == "laplace" else DELTA,
+                sampling=sampling,
+                noise=mechanism.noise_family,
+            )
+            options = {}
+        if self.layer == "denoised":
+            options["tables"] = tsdp.DualAveraging(rate)
+        return sampling, tsdp.DPSparseOptimizer(
+            keras.optimizers.SGD(rate), spent, mechanism=mechanism, **options
+        )
+
 
 def _passes(n: int) -> Any:
     return tsdp.EpochSampling(num_examples=n, batch_size=n, epochs=PASSES)
@@ -78,6 +106,10 @@ def _full(n: int) -> Any:
 
 def _sampled(n: int) -> Any:
     return tsdp.PoissonSampling(num_examples=n, batch_size=n // 4, steps=8)
+
+
+def _bias_reduced(n: int) -> Any:
+    return tsdp.BiasReducedSampling(num_examples=n, steps=10_000)
 
 
 CASES = (
@@ -123,6 +155,12 @@ CASES = (
         lambda n: tsdp.CompressedSensing(measurements=18_000),
         rows_per_canary=4,
         canaries=0.25,
+    ),
+    Case(
+        "BiasReduction",
+        lambda n: tsdp.BiasReduction(tsdp.Gaussian()),
+        sampling=_bias_reduced,
+        canaries=0.05,
     ),
 )
 SMOKE = ("Gaussian", "LazyEmbedding, 16 passes", "Projection")
@@ -193,19 +231,7 @@ def one_run(case: Case, epsilon: float, control: str, canaries: int) -> dict:
     canaries = int(case.canaries * canaries)
     examples = OTHERS + canaries
     rows = OTHERS + case.rows_per_canary * canaries
-    sampling = case.sampling(examples)
-    mechanism = case.mechanism(rows)
-    plan = tsdp.PrivacyPlan(
-        epsilon=epsilon,
-        delta=0.0 if mechanism.noise_family == "laplace" else DELTA,
-        sampling=sampling,
-        noise=mechanism.noise_family,
-    )
-    rate = sampling.expected_batch_size
-    tables = tsdp.DualAveraging(rate) if case.layer == "denoised" else None
-    optimizer = tsdp.DPSparseOptimizer(
-        keras.optimizers.SGD(rate), plan, mechanism=mechanism, tables=tables
-    )
+    sampling, optimizer = case.optimizer(epsilon, examples, rows)
     model = table_model(rows, case.layer, optimizer)
     data = (
         np.arange(OTHERS, dtype="int32")[:, np.newaxis],
@@ -284,6 +310,8 @@ def many_runs(epsilon: float, control: str, runs: int) -> dict:
 def _described(sampling: Any) -> str:
     if isinstance(sampling, tsdp.EpochSampling):
         return f"{sampling.epochs} pass{'es' * (sampling.epochs > 1)}"
+    if isinstance(sampling, tsdp.BiasReducedSampling):
+        return "batches of random sizes, until the filter is spent"
     return (
         f"Poisson, q = {sampling.sampling_probability:.3g}, "
         f"{sampling.num_steps} step{'s' * (sampling.num_steps > 1)}"
