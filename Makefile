@@ -75,7 +75,7 @@ format: $(READY)
 
 # What README.md claims rests on these, one record each in benchmarks/results.
 # One after another: they measure time. benchmarks/README.md says how long.
-BENCHMARKS := peers overhead mechanisms errors scaling agreement paper audit faults accuracy
+BENCHMARKS := peers mechanisms errors scaling agreement paper audit faults accuracy
 bench:
 	@taken=""; for name in $(BENCHMARKS); do \
 	  begin=$$SECONDS; $(MAKE) bench-$$name; \
@@ -93,7 +93,7 @@ bench-check: $(READY)
 KEEP = $(if $(ARGS),,--json benchmarks/results/$(@:bench-%=%).json)
 
 bench-overhead: $(READY)
-	$(BIN)/python -m benchmarks.overhead $(KEEP) $(ARGS)
+	$(BIN)/python -m benchmarks.overhead $(ARGS)
 
 bench-mechanisms: $(READY)
 	$(BIN)/python -m benchmarks.mechanisms $(KEEP) $(ARGS)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from benchmarks.claims.tables import Pivot, Table
 
 ORDER = (
-    *("peers", "overhead", "scaling", "mechanisms", "errors", "accuracy"),
+    *("peers", "scaling", "mechanisms", "errors", "accuracy"),
     *("audit", "faults", "agreement", "paper"),
 )
 
@@ -46,22 +46,6 @@ LAYOUTS: Mapping[str, Sequence[Table | Pivot]] = {
             index=("contender",),
             across="epsilon",
             cell="{mean:.4f} ± {standard_error:.4f} (rate {rate}, {seeds})",
-        ),
-    ),
-    "overhead": (
-        Table(
-            columns={
-                "model": "{model}",
-                "batch": "{batch}",
-                "step": "{variant}",
-                "run": "{run}",
-                "CPU time (95 %)": (
-                    "{cpu_ratio:.2f} ({cpu_low:.2f}-{cpu_high:.2f})"
-                ),
-                "aim": "{aim:.2f}",
-                "peak memory, 1 thread": "{peak_ratio_1_thread:.2f}",
-                "2 threads": "{peak_ratio_2_threads:.2f}",
-            }
         ),
     ),
     "scaling": (

@@ -19,9 +19,9 @@ def _cheaper(words: str, framework: str, factor: float) -> Claim:
         measure=costs.cheaper_than(framework, factor),
         measured="{factor:2s} times, {compared:.0f} comparisons{failures}",
         condition=(
-            f"with 26 tables of {costs.LARGE:,} rows or more, the time of their "
-            "best private step over that of their sparse step without privacy "
-            f"is {than} the same ratio of ours"
+            f"with 26 tables of {costs.LARGE:,} rows or more, the time of "
+            "their best private step over that of their sparse step without "
+            f"privacy is {than} the same ratio of ours"
         ),
     )
 
@@ -43,8 +43,8 @@ CLAIMS = (
         ),
     ),
     _cheaper(
-        "with 26 tables of 100,000 rows or more, that ratio is at least {factor:2s} times as "
-        "large with TensorFlow Privacy{failures}",
+        "with 26 tables of 100,000 rows or more, that ratio is at least "
+        "{factor:2s} times as large with TensorFlow Privacy{failures}",
         "TF-Privacy",
         5,
     ),
