@@ -37,7 +37,7 @@ from benchmarks.peers.contenders import FRAMEWORKS, NOT_PRIVATE, Framework
 SHARE = 0.8
 STEPS = 4  # In a turn of a fast contender.
 SLOW_TURNS = 3
-FAST_MS, SLOW_MS = 250.0, 1500.0
+FAST_MS, SLOW_MS, VERY_SLOW_MS = 250.0, 1500.0, 15_000.0
 QUESTION = (
     "What does a private step cost over the same framework's step without "
     "privacy?"
@@ -157,7 +157,7 @@ def plan(ms: float, turns: int) -> tuple[int, int]:
         return turns, STEPS
     if ms < SLOW_MS:
         return max(turns // 2, SLOW_TURNS), 1
-    return SLOW_TURNS, 1
+    return (SLOW_TURNS if ms < VERY_SLOW_MS else 1), 1
 
 
 def measure(
@@ -172,9 +172,8 @@ def measure(
     turns: dict[str, dict[str, Any]] = {}
     for together in groups(framework, tried):
         plans = {c: plan(tried[c]["ms"], options.turns) for c in together}
-        for base in framework.bases:
-            if base in plans:  # Bases take part in every turn.
-                plans[base] = (options.turns, plans[base][1])
+        if NOT_PRIVATE in plans:  # It takes part in every turn.
+            plans[NOT_PRIVATE] = (options.turns, plans[NOT_PRIVATE][1])
         said, why = processes.run(
             framework,
             setting,

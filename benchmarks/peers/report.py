@@ -51,8 +51,12 @@ def row(
     figures: dict[str, Any] = dict.fromkeys(FIGURES)
     if turns is not None and turns.get(base):
         of_base = {turn: times for turn, *times in turns[base]}
-        own = np.array([times for _, *times in turns[contender]])
-        others = np.array([of_base[turn] for turn, *_ in turns[contender]])
+        both = [
+            (times, of_base[turn])
+            for turn, *times in turns[contender]
+            if turn in of_base
+        ]
+        own, others = (np.array(times) for times in zip(*both, strict=True))
         clock, cpu = (own / others).T
         figures = {
             "ms": float(np.median(own[:, 0])),

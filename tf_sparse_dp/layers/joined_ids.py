@@ -66,28 +66,37 @@ class FeatureIds:
         Raises:
           ValueError: Other inputs.
         """
-        if isinstance(inputs, (list, tuple)):
-            columns = [
-                tf.cast(tf.convert_to_tensor(x), tf.int64) for x in inputs
-            ]
-            ids = tf.stack([tf.reshape(x, [-1]) for x in columns], 1)
-        else:
-            columns = []
-            ids = tf.cast(tf.convert_to_tensor(inputs), tf.int64)
-        if ids.shape[1:].as_list() != [len(self.sizes)] or not all(
-            x.shape.rank == 1 or x.shape[1:].as_list() == [1] for x in columns
+        several = isinstance(inputs, (list, tuple))
+        given = [
+            tf.convert_to_tensor(x) for x in (inputs if several else [inputs])
+        ]
+        shapes = [x.shape.as_list() for x in given]
+        count = len(self.sizes)
+        if several and [shape[1:] for shape in shapes] in (
+            [[]] * count,
+            [[1]] * count,
         ):
-            given = [tuple(x.shape) for x in columns] or tuple(ids.shape)
+            if len({x.dtype for x in given}) > 1:
+                given = [tf.cast(x, tf.int64) for x in given]
+            # Few operations, of few bytes: all that follows waits for them.
+            join = tf.concat if shapes[0][1:] else tf.stack
+            ids = join(given, 1)
+        elif not several and shapes[0][1:] == [count]:
+            (ids,) = given
+        else:
             raise ValueError(
-                f"JoinedIds was given ids of shape {given}; expected one id "
-                f"per example for each of {len(self.sizes)} features: that "
-                "many vectors, or a matrix with that many columns."
+                f"JoinedIds was given ids of shape {shapes}; expected one id "
+                f"per example for each of {count} features: that many vectors, "
+                "or a matrix with that many columns."
             )
-        last = np.array(self.sizes)
+        if ids.dtype != tf.int32:
+            ids = tf.cast(ids, tf.int64)
+        kind = ids.dtype.as_numpy_dtype
+        last = np.array(self.sizes, kind)
         ids = tf.where(ids < 0, last, ids)
         # In this form `gradients.distinct` sees that rows differ.
         ids = tf.maximum(tf.minimum(ids, last), 0)
-        return tf.cast(ids + self.first_rows, tf.int32)
+        return tf.cast(ids + self.first_rows.astype(kind), tf.int32)
 
 
 def _checked(size: Any) -> int:

@@ -84,7 +84,7 @@ def with_noise(total: Sum, key: tf.Tensor, stddev: float) -> tf.Tensor:
     shape = total.shape
     if isinstance(total, tf.IndexedSlices):
         shape = tf.get_static_value(total.dense_shape).tolist()
-    elif total.dtype == tf.float32 and can_draw(math.prod(shape)):
+    elif _has_kernel(total):
         return tf.reshape(
             with_normals(
                 lambda values, normals: noisy(values, stddev * normals, stddev),
@@ -110,12 +110,21 @@ def with_noise_together(
 
 
 def _is_small(total: Sum) -> bool:
-    """Whether noise for it and others at once takes little memory."""
+    """Whether it should get its noise with others, which takes less time.
+
+    Not if noise for all of them takes much memory, or for this one alone
+    little time: it need not wait for the others then.
+    """
     return (
         tf.is_tensor(total)
         and total.dtype.size <= 4
         and math.prod(total.shape) <= _SMALL
+        and not _has_kernel(total)
     )
+
+
+def _has_kernel(total: tf.Tensor) -> bool:
+    return total.dtype == tf.float32 and can_draw(math.prod(total.shape))
 
 
 def deduplicated(total: Sum) -> Sum:
