@@ -42,22 +42,22 @@ def test_words_are_those_of_philox() -> None:
 
 def test_radius_and_angle_are_what_the_bits_say() -> None:
     words = np.random.RandomState(0).randint(0, 2**32, (3, 4096), np.uint64)
-    words[:, :4] = [[0, 2**32 - 1, 0, 1], [0, 2**32 - 1, 0, 0], [0, 0, 1, 2]]
+    words[:, :4] = [[1, 2**32 - 1, 0, 2], [0, 2**32 - 1, 1, 3], [0, 0, 1, 2]]
     # Where quarters of a turn begin and end.
     words[2, 4:12] = [k * 2**30 - d for k in range(1, 5) for d in (1, 0)]
     words %= 2**32
-    low, high, turn = words.astype(np.float64)
-    uniform = high * 2.0**-32 + low * 2.0**-64 + 2.0**-65
+    high, low, turn = words.astype(np.float64)
+    small = (high // 2) * 2.0**-32 + low * 2.0**-64 + 2.0**-65
+    expected = np.where(high % 2 == 1, -np.log(small), -np.log1p(-small))
     radius, sine, cosine = tf.function(
         compiled_normals._polar, jit_compile=True, autograph=False
     )(tf.constant(words, tf.uint32))
-    np.testing.assert_allclose(
-        radius, np.sqrt(-2 * np.log(np.minimum(uniform, 1.0))), 2e-6, 4e-4
-    )
+    np.testing.assert_allclose(radius, np.sqrt(2 * expected), 2e-6)
     angle = 2 * np.pi * turn * 2.0**-32
     np.testing.assert_allclose(sine, np.sin(angle), 0, 3e-7)
     np.testing.assert_allclose(cosine, np.cos(angle), 0, 3e-7)
-    assert radius[0] > 9.4  # No bit is set: as far out as it goes.
+    assert radius[0] > 9.4  # As far out as it goes, and as near to 0.
+    assert 0 < radius[2] < 1e-9
     assert np.isfinite(radius).all()
 
 

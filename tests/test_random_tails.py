@@ -140,14 +140,14 @@ def _set_words(monkeypatch: pytest.MonkeyPatch, *words: int) -> None:
 
 
 def _from_bits(
-    monkeypatch: pytest.MonkeyPatch, high: int, low: int, turn: int
+    monkeypatch: pytest.MonkeyPatch, coin: int, high: int, low: int, turn: int
 ) -> np.ndarray:
     """What `normal` makes of given random bits."""
-    _set_words(monkeypatch, low, high, turn)
+    _set_words(monkeypatch, 2 * high + coin, low, turn)
     return normal([2], tf.constant(KEY)).numpy()
 
 
-TOP = 2**32 - 1
+TOP, HALF = 2**32 - 1, 2**31 - 1
 
 
 @pytest.mark.parametrize(
@@ -160,34 +160,55 @@ TOP = 2**32 - 1
         (1, 0),
         (1, TOP),
         (77, 5),
-        (2**31, 3),
+        (HALF, 3),
+        (HALF, TOP),
     ],
 )
-def test_the_reach(
-    monkeypatch: pytest.MonkeyPatch, high: int, low: int
+@pytest.mark.parametrize("coin", [0, 1], ids=["centre", "tail"])
+def test_radii(
+    monkeypatch: pytest.MonkeyPatch, coin: int, high: int, low: int
 ) -> None:
-    """Radius r is exceeded with probability exp(-r²/2), at all 64 bits."""
-    found = _from_bits(monkeypatch, high, low, turn=0)
-    probability = (high * 2.0**32 + low + 0.5) * 2.0**-64
+    """r is exceeded with probability exp(-r²/2); right to all digits.
+
+    In the tail that probability is what the 63 bits say, near the centre one
+    less it.
+    """
+    found = _from_bits(monkeypatch, coin, high, low, turn=0)
+    bits = (high * 2.0**32 + low + 0.5) * 2.0**-64
+    radius = np.sqrt(-2 * (np.log(bits) if coin else np.log1p(-bits)))
     # Five roundings of float32, each within 2⁻²⁴, and a logarithm within four.
-    np.testing.assert_allclose(
-        np.exp(-(found[0].astype(np.float64) ** 2) / 2),
-        probability,
-        rtol=9 * 2.0**-24 * max(1.0, -2 * np.log(probability)),
-    )
+    np.testing.assert_allclose(found[0], radius, rtol=9 * 2.0**-24)
     assert abs(found[1]) < 1e-6
 
 
 def test_the_reach_is_past_that_of_tensorflow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert _from_bits(monkeypatch, 0, 0, turn=0)[0] > 9.4
-    assert _from_bits(monkeypatch, 0, 0, turn=2**31)[0] < -9.4
-    assert _from_bits(monkeypatch, 0, 0, turn=2**30)[1] > 9.4
+    assert _from_bits(monkeypatch, 1, 0, 0, turn=0)[0] > 9.4
+    assert _from_bits(monkeypatch, 1, 0, 0, turn=2**31)[0] < -9.4
+    assert _from_bits(monkeypatch, 1, 0, 0, turn=2**30)[1] > 9.4
 
 
-def test_the_centre(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert np.abs(_from_bits(monkeypatch, TOP, TOP, turn=TOP)).max() == 0
+def _between_centre_points(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Where small radii lie in a grid of 2⁻²⁴ of the probability below them."""
+    squares = np.square(left.astype(float)) + np.square(right.astype(float))
+    probability = -np.expm1(-squares / 2)
+    return np.mod(probability[probability < 2.0**-13] * 2.0**24, 1.0)
+
+
+def test_the_centre_has_no_hole(sample: np.ndarray) -> None:
+    """As a float32 number u near 1 would leave: its logarithm has steps.
+
+    In the midst of noise a hole would tell what the noise was added to.
+    """
+    left, right = _halves(sample)
+    inside = _between_centre_points(left, right)
+    assert inside.size > 150
+    assert not uniformity_refuted(inside)
+    uniform = np.random.RandomState(0).rand(MANY // 2).astype(np.float32)
+    radius = np.sqrt(-2 * np.log(np.maximum(uniform, np.float32(1e-9))))
+    steps = _between_centre_points(radius, np.zeros_like(radius))
+    assert uniformity_refuted(steps)
 
 
 def test_a_size_that_is_known_late() -> None:

@@ -16,7 +16,6 @@ from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util
 
 from tf_sparse_dp.random_keys import fold_in, random_bits
 
@@ -30,8 +29,9 @@ def normal(
     r"""Normal float32 numbers, with tails out to 9.4 standard deviations.
 
     Box and Muller's transform, with a radius from 64 random bits: $r =
-    \sqrt{-2 \ln u}$ for $u$ on a grid of $2^{-64}$ reaches 9.4, beyond which
-    a normal number lies with probability below $10^{-20}$.
+    \sqrt{2 e}$ for an exponential number $e$ that is right near 0, where a
+    hole around the sum would tell what the sum is, and reaches 45: beyond $r$
+    = 9.4 a normal number lies with probability below $10^{-20}$.
 
     Args:
       shape: Shape of the result.
@@ -45,8 +45,8 @@ def normal(
     pairs = (size + 1) // 2
     # Every operation on all of them takes about as long as the next.
     words = _words(3, [pairs], key)
-    uniform = _uniform(tf.reshape(words[:2], [-1]))
-    radius = tf.sqrt((-2.0 * stddev**2) * tf.math.log(uniform))
+    drawn = _exponential(tf.unstack(words[:2]), tf.float32)
+    radius = tf.sqrt((2.0 * stddev**2) * drawn)
     turn = tf.cast(words[2], tf.float32) * np.float32(2 * np.pi * 2.0**-32)
     # The sine is the cosine a quarter of a turn before.
     both = radius * tf.cos(turn + np.array([[0.0], [-np.pi / 2]], np.float32))
@@ -202,17 +202,6 @@ def _until_accepted(
         lambda turn, excess, done: ~tf.reduce_all(done), again, start
     )
     return excess
-
-
-def _uniform(words: tf.Tensor) -> tf.Tensor:
-    """Uniform float32 numbers on a grid of 2⁻⁶⁴, of two words each."""
-    graph = tf.compat.v1.get_default_graph()
-    if control_flow_util.GraphOrParentsInXlaContext(graph):
-        # TPUs would fill the last axis of the pairs up, from 2 to 128 numbers.
-        low, high = (tf.cast(words[i::2], tf.float32) for i in (0, 1))
-        return high * 2.0**-32 + (low * 2.0**-64 + 2.0**-65)
-    pairs = tf.bitcast(tf.reshape(words, [-1, 2]), tf.uint64)
-    return tf.cast(pairs, tf.float32) * 2.0**-64 + 2.0**-65
 
 
 def _along_slope(

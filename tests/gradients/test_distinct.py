@@ -27,6 +27,12 @@ def counted_from_the_end(ids: tf.Tensor) -> tf.Tensor:
     return tf.where(ids < 0, ids + 12, ids)
 
 
+def repeated_by_a_choice(ids: tf.Tensor) -> tf.Tensor:
+    """A column for each entry, and it L times beside itself: [B L, L]."""
+    column = tf.reshape(bounded(ids), [-1, 1])
+    return tf.where(column < 0, tf.zeros([1, L], tf.int64), column)[:B]
+
+
 def replaced(ids: tf.Tensor) -> tf.Tensor:
     return tf.where(ids < 1, ids * 0 + 3, ids)
 
@@ -73,6 +79,10 @@ NOT_PROVEN: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "rounded": lambda ids: tf.cast(
         tf.cast(bounded(ids, 0, 0, [2**24, 2**24 + 1, 0]), tf.float32), tf.int64
     ),
+    "repeated by a choice": lambda ids: repeated_by_a_choice(ids),
+    "of few bits": lambda ids: tf.cast(
+        tf.cast(bounded(ids, 0, 0, [0, 2**16, 2**17]), tf.int16), tf.int64
+    ),
     "repeated columns": lambda ids: tf.tile(bounded(ids)[:, :1], [1, L]),
     "one column for all": lambda ids: bounded(ids[:, :1], 0, 0, [0, 0, 0]),
 }
@@ -115,6 +125,40 @@ def test_recognised(name: str) -> None:
 @pytest.mark.parametrize("name", NOT_PROVEN)
 def test_not_recognised(name: str) -> None:
     assert norms(NOT_PROVEN[name]) == (False, True)
+
+
+def test_choices_that_repeat_ids_are_not_passed_over() -> None:
+    """The numbers of a square batch, each of them in a row of its own."""
+
+    @tf.function(input_signature=[tf.TensorSpec([1, L], tf.int64)])
+    def ids(given: tf.Tensor) -> tf.Tensor:
+        column = tf.reshape(bounded(given), [-1, 1])
+        chosen = tf.where(column < 0, tf.zeros([1, L], tf.int64), column)
+        assert not has_distinct_columns(chosen)
+        return chosen
+
+    assert (ids(tf.ones([1, L], tf.int64)).numpy()[0] == 1).all()
+
+
+def test_sums_that_wrap_around() -> None:
+    """The first column is 5 and the second is 5, by way of -2⁶³ - 2⁶³ = 0."""
+
+    @tf.function(input_signature=[tf.TensorSpec([B, 2], tf.int64)])
+    def wrapped(ids: tf.Tensor) -> tf.Tensor:
+        ids = bounded(ids, [-(2**63), 5], [0, 5], [-(2**63), 0])
+        assert not has_distinct_columns(ids)
+        return ids
+
+    wrapped(tf.zeros([B, 2], tf.int64))
+
+
+def test_no_ids() -> None:
+    @tf.function(input_signature=[tf.TensorSpec([B, 0], tf.int64)])
+    def known(ids: tf.Tensor) -> tf.Tensor:
+        assert not has_distinct_columns(bounded(ids, 0, 0, 0))
+        return ids
+
+    known(tf.zeros([B, 0], tf.int64))
 
 
 def test_units_of_several_examples_are_not() -> None:

@@ -29,7 +29,7 @@ def has_distinct_columns(ids: tf.Tensor) -> bool:
     if not tf.is_symbolic_tensor(ids) or ids.shape.rank != 2:
         return False
     columns, source = ids.shape[1], _source(ids)
-    if columns is None or not _has_columns(source, columns):
+    if not columns or not _has_columns(source, columns):
         return False
     constants = []
     for kind in ("AddV2", "Maximum", "Minimum"):
@@ -39,11 +39,13 @@ def has_distinct_columns(ids: tf.Tensor) -> bool:
         value = tf.get_static_value(value)
         if value is None or value.shape not in ((), (columns,)):
             return False
-        constants.append(np.broadcast_to(value, [columns]).astype(int))
+        if not ((value >= -_LARGEST) & (value <= _LARGEST)).all():
+            return False
+        constants.append(np.broadcast_to(value, [columns]).astype(np.int64))
     first, low, high = constants
     # If low is above high, all of the column is low.
     starts, ends = low + first, np.maximum(low, high) + first
-    if (np.abs([*constants, ends]) > _LARGEST).any() or starts.min() < 0:
+    if starts.min() < 0 or ends.max() > _LARGEST:
         return False
     order = np.argsort(starts)
     return bool((ends[order][:-1] < starts[order][1:]).all())
@@ -55,21 +57,30 @@ def _source(ids: tf.Tensor) -> tf.Tensor:
     If they are not negative: what Keras does with negative ones is passed over.
     """
     while True:
-        # Through float32, large numbers that differ may become the same.
-        if ids.op.type in _KEEPS and ids.op.inputs[0].dtype in _INTEGERS:
+        # In other types, large numbers that differ may become the same.
+        if ids.dtype not in _INTEGERS:
+            return ids
+        if ids.op.type in _KEEPS:
             ids = ids.op.inputs[0]
-        elif ids.op.type == "SelectV2" and _is_negative(*ids.op.inputs[::2]):
+        elif ids.op.type == "SelectV2" and _is_for_negative_ones(ids):
             ids = ids.op.inputs[2]
         else:
             return ids
 
 
-def _is_negative(condition: tf.Tensor, ids: tf.Tensor) -> bool:
-    """Whether a condition says, entry by entry, that ids are below 0."""
+def _is_for_negative_ones(chosen: tf.Tensor) -> bool:
+    """Whether it is `where(ids < 0, ids + n, ids)`, with scalars 0 and n.
+
+    No other shape can come in, which would repeat ids along an axis.
+    """
+    condition, other, ids = chosen.op.inputs
     return (
         condition.op.type == "Less"
+        and other.op.type == "AddV2"
         and condition.op.inputs[0] is ids
+        and other.op.inputs[0] is ids
         and np.array_equal(tf.get_static_value(condition.op.inputs[1]), 0)
+        and other.op.inputs[1].shape.rank == 0
     )
 
 
