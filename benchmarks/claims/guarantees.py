@@ -11,6 +11,12 @@ from collections.abc import Sequence
 
 from benchmarks.claims.claim import Finding, Row
 
+# Where noise that is cut has to be found.
+MUST_BE_FOUND = (
+    *("Gaussian", "LazyEmbedding", "DualAveraging", "Projection", "Threshold"),
+    *("PartitionSelection", "FrequencySelection", "Laplace"),
+)
+
 # audit.json: mechanism, stated epsilon, lower bound, control, violation.
 
 
@@ -44,18 +50,29 @@ def audited(rows: Sequence[Row]) -> Finding:
 
 
 def controls(rows: Sequence[Row]) -> Finding:
-    """Whether the audit finds what was broken on purpose."""
+    """In which mechanisms the audit finds what was broken on purpose."""
     wrong = [row for row in rows if _is_control(row)]
-    names = [f"{row['mechanism']}, {row['control']}" for row in wrong]
+    found: dict[str, bool] = {}
+    for row in wrong:
+        # What follows a comma is a setting; `MUST_BE_FOUND` are mechanisms.
+        name = row["mechanism"].split(",")[0]
+        found[name] = found.get(name, False) or bool(row["violation"])
     broken = [
-        f"{name}: no violation was reported"
-        for name, row in zip(names, wrong, strict=True)
-        if not row["violation"]
+        f"{name}: noise that is missing was not found in any setting"
+        for name in MUST_BE_FOUND
+        if not found.get(name)
     ]
-    for part, what in (("0.3", "noise times 0.3"), ("skip", "a skipped read")):
-        if not any(part in name for name in names):
-            broken.append(f"no control has {what}")
-    return Finding(figures={"controls": len(wrong)}, broken=broken)
+    if not any("skip" in row["control"] and row["violation"] for row in wrong):
+        broken.append("a lazy read that was skipped was not found")
+    missed = sorted(name for name, seen in found.items() if not seen)
+    return Finding(
+        figures={
+            "found": sum(bool(row["violation"]) for row in wrong),
+            "controls": len(wrong),
+            "missed": ", ".join(missed) or "none",
+        },
+        broken=broken,
+    )
 
 
 def _is_control(row: Row) -> bool:
@@ -67,23 +84,24 @@ def _is_control(row: Row) -> bool:
 
 def faults(rows: Sequence[Row]) -> Finding:
     """How many malformed inputs were tried, and what came of them."""
+    families = [row for row in rows if row["family"] != "all"]
     broken = []
-    for row in rows:
+    for row in families:
         for name in ("crashed", "unpaid steps", "silent skips"):
             if row[name]:
                 broken.append(f"{row['family']}: {row[name]} {name}")
-        known = row["refused"] + row["taken and paid"]
-        if not broken and known != row["cases"]:
+        known = row["refused before any step"] + row["taken and paid"]
+        if known != row["cases"]:
             broken.append(
                 f"{row['family']}: {known} of {row['cases']} cases are known"
             )
-    cases = sum(row["cases"] for row in rows)
+    cases = sum(row["cases"] for row in families)
     if cases < 1000:
         broken.append(f"{cases} cases are fewer than 1,000")
     return Finding(
         figures={
             "cases": cases,
-            "refused": sum(row["refused"] for row in rows),
+            "refused": sum(row["refused before any step"] for row in families),
         },
         broken=broken,
     )

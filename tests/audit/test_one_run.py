@@ -218,3 +218,17 @@ def test_refuses(arguments: dict, error: type, message: str) -> None:
     usual = {"scores": [1.0, 0.0], "included": [True, False], "delta": 0.0}
     with pytest.raises(error, match=message):
         audit.one_run(**{**usual, **arguments})
+
+
+def test_equal_scores_tell_nothing_in_whatever_order_they_come() -> None:
+    """All "out" first and then all "in": 2000 ties are 2000 coins.
+
+    So many right by chance have a bound above 0 less than one time in twenty
+    times; above 1 it never has one.
+    """
+    coins = np.repeat([False, True], 1000)
+    assert audit.one_run(np.zeros(2000), coins, delta=0.0).epsilon < 1.0
+    few = np.zeros(2000)
+    few[::100] = 1.0
+    assert audit.one_run(few, coins, delta=0.0).epsilon < 1.0
+    assert audit.one_run(coins.astype(float), coins, delta=0.0).epsilon > 4.0

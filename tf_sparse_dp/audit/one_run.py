@@ -21,6 +21,7 @@ _FEWEST_GUESSES = 8
 # Of epsilon: bounds are looked for in steps of this, then halved.
 _STEP = 0.1
 _HALVINGS = 16
+_LARGEST = 100.0  # Of epsilon; more is never shown.
 
 
 def one_run(
@@ -76,7 +77,8 @@ def one_run(
     Args:
       scores: One for each of the m canaries, of which larger ones speak for
         "in". Any function of what was released, of canaries, and of what was
-        known before the coins were flipped.
+        known before the coins were flipped. Equal scores are put in a random
+        order.
       included: The coins: whether each canary was in.
       delta: δ, of the guarantee that is put to the test.
       confidence: How likely the bound holds.
@@ -111,7 +113,10 @@ def one_run(
         else [_guesses(guesses, values.size)]
     )
     level = (1 - confidence) / len(choices)
-    order = np.argsort(values, kind="stable")
+    # Ties fall as chance will have it: the order in which canaries are given
+    # may depend on the coins.
+    shuffled = np.random.default_rng().permutation(values.size)
+    order = shuffled[np.argsort(values[shuffled], kind="stable")]
     best = (-1.0, 0, 0, (0, 0))
     for ins, outs in choices:
         right = int(coins[order[values.size - ins :]].sum())
@@ -203,7 +208,7 @@ def _last(refuted: Callable[[float], bool]) -> float:
     if not refuted(0.0):
         return 0.0
     low = 0.0
-    while refuted(low + _STEP):
+    while low < _LARGEST and refuted(low + _STEP):
         low += _STEP
     high = low + _STEP
     for _ in range(_HALVINGS):
