@@ -28,9 +28,7 @@ def feature_sizes(rows: int) -> np.ndarray:
     return np.floor(SMALLEST * low ** np.arange(FEATURES)).astype(np.int64)
 
 
-def power_law(
-    rng: np.random.Generator, number: int, size: int
-) -> np.ndarray:
+def power_law(rng: np.random.Generator, number: int, size: int) -> np.ndarray:
     """Ids of probability about (1 + id)^-POWER, by inversion."""
     exponent = 1 - POWER
     top = (size + 1.0) ** exponent

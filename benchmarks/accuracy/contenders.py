@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import tf_sparse_dp as tsdp
 from benchmarks.accuracy.data import Data
-from benchmarks.accuracy.models import SGD, loss, model_of
+from benchmarks.accuracy.models import SGD, loss, model_of, table_name
 
 keras = tf.keras
 
@@ -41,9 +41,7 @@ _MECHANISMS: dict[str, Callable[[], Any]] = {
     ),
     "Laplace": tsdp.Laplace,
     PURE[0]: tsdp.Laplace,
-    PURE[1]: lambda: tsdp.Projection(
-        geometry="coordinates", noise="laplace"
-    ),
+    PURE[1]: lambda: tsdp.Projection(geometry="coordinates", noise="laplace"),
 }
 NAMES = (NOT_PRIVATE, *_MECHANISMS, FREQUENCY)
 # The same law has the same best rate.
@@ -92,7 +90,6 @@ class Setting:
                 tf.data.Dataset.from_tensor_slices(arrays)
                 .shuffle(len(data.train.label))
                 .batch(sampling.batch_size)
-                .repeat(sampling.epochs)
             )
         if self.unit == "user":
             return sampling.dataset(arrays, data.train.ids["users"])
@@ -122,14 +119,14 @@ class Contender:
         self._name, self._data = name, data
         self._count = tf.Variable(0, dtype=tf.int64, trainable=False)
         sampling = setting.sampling(data)
+        self._passes = 1
         if name in PURE:
             number = len(data.train.label)
+            self._passes = round(setting.steps * setting.batch_size / number)
             sampling = tsdp.EpochSampling(
                 num_examples=number,
                 batch_size=setting.batch_size,
-                epochs=max(
-                    1, round(setting.steps * setting.batch_size / number)
-                ),
+                epochs=self._passes,
             )
         self.steps = sampling.num_steps
         self.batches = setting.batches(sampling, data)
@@ -139,12 +136,18 @@ class Contender:
             optimizer=self._optimizer(setting, sampling, epsilon, rate),
             loss=loss,
             jit_compile=False,
-            steps_per_execution=math.gcd(self.steps, 50),
+            steps_per_execution=math.gcd(self.steps // self._passes, 50),
         )
 
     def train(self) -> None:
         """All steps."""
-        self.model.fit(self.batches, steps_per_epoch=self.steps, verbose=0)
+        self.model.fit(
+            self.batches,
+            epochs=self._passes,
+            steps_per_epoch=self.steps // self._passes,
+            callbacks=[tsdp.PrivacyBudget()] if self._name in PURE else [],
+            verbose=0,
+        )
 
     def written(self) -> float:
         """Mean number of the tables' entries that a step wrote.
@@ -163,7 +166,11 @@ class Contender:
         return self._data.width * rows
 
     def _optimizer(
-        self, setting: Setting, sampling: Any, epsilon: float | None, rate: float
+        self,
+        setting: Setting,
+        sampling: Any,
+        epsilon: float | None,
+        rate: float,
     ) -> Any:
         inner = SGD(rate, self._count)
         if epsilon is None:
@@ -196,11 +203,11 @@ class Contender:
         """The mechanism, and what it leaves of epsilon and delta."""
         if self._name != FREQUENCY:
             return _MECHANISMS[self._name](), (epsilon, delta)
-        tables = self._data.tables
+        ids, rows = self._data.train.ids, self._data.tables
         mechanism = tsdp.FrequencySelection.private(
-            dict(self._data.train.ids),
-            table_rows=dict(tables),
-            top={n: int(CHOSEN_ROWS * rows) for n, rows in tables.items()},
+            {table_name(n): ids[n] for n in rows},
+            table_rows={table_name(n): size for n, size in rows.items()},
+            top={table_name(n): int(CHOSEN_ROWS * rows[n]) for n in rows},
             epsilon=CHOICE_SHARE * epsilon,
             delta=CHOICE_SHARE * delta,
         )

@@ -13,7 +13,7 @@ from benchmarks.accuracy.metrics import Ranking
 NAMES = ("goodbooks", "movietweetings", "gowalla")
 # From which rating on something was liked, where it is not 4.
 LIKED = {"movietweetings": 8}
-RANKED_USERS = 2000
+RANKED_USERS = 1000
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import tensorflow as tf
 from scipy import stats
 
 
@@ -59,7 +60,9 @@ class Ranking:
         rng = np.random.default_rng(1)
         users = np.sort(rng.permutation(there)[:number])
 
-        def pairs(part: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, ...]:
+        def pairs(
+            part: tuple[np.ndarray, np.ndarray],
+        ) -> tuple[np.ndarray, ...]:
             kept = np.isin(part[0], users)
             both = np.stack([part[0][kept], part[1][kept]], 1)
             user, item = np.unique(both, axis=0).T
@@ -78,14 +81,11 @@ class Ranking:
         Args:
           scores: Of all items, for each user: [n, items]. Overwritten.
         """
-        n = len(self.users)
+        n, items = scores.shape
         scores[self.seen] = -np.inf
-        first = np.argpartition(-scores, self.top - 1, 1)[:, : self.top]
-        by_score = np.argsort(-np.take_along_axis(scores, first, 1), 1)
-        first = np.take_along_axis(first, by_score, 1)
-        wanted = np.zeros(scores.shape, bool)
-        wanted[self.chosen] = True
-        hits = np.take_along_axis(wanted, first, 1)
+        first = tf.math.top_k(scores, self.top).indices.numpy()
+        wanted = self.chosen[0].astype(np.int64) * items + self.chosen[1]
+        hits = np.isin(np.arange(n)[:, None] * items + first, wanted)
         chosen = np.bincount(self.chosen[0], minlength=n)
         discounts = 1 / np.log2(np.arange(self.top) + 2)
         most = np.cumsum(discounts)[np.minimum(chosen, self.top) - 1]

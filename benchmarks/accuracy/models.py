@@ -71,12 +71,18 @@ class SGD(keras.optimizers.SGD):
         super().update_step(gradient, variable, rate)
 
 
+def table_name(ids: str) -> str:
+    """The name of the layer that looks ids up."""
+    return f"{ids}_table"
+
+
 def model_of(data: Data, lazy: bool = False, denoise: bool = False) -> Any:
     """Lookups of all ids in the tables of their names, and a score."""
     inputs, rows = {}, {}
     for name, size in data.tables.items():
-        ids = keras.Input(data.train.ids[name].shape[1:], dtype="int32")
-        given = {"embeddings_initializer": Start(), "name": name}
+        shape = data.train.ids[name].shape[1:]
+        ids = keras.Input(shape, dtype="int32", name=name)
+        given = {"embeddings_initializer": Start(), "name": table_name(name)}
         if lazy:
             table = tsdp.layers.LazyEmbedding(
                 size, data.width, denoise=denoise, **given
@@ -100,6 +106,6 @@ def scores(model: Any, examples: Examples) -> np.ndarray:
 
 def ranking_scores(model: Any, users: np.ndarray, items: int) -> np.ndarray:
     """Of all items, for each of some users, up to a number of the user's."""
-    user = model.get_layer("users")(users).numpy()
-    item = model.get_layer("items")(np.arange(items)).numpy()
+    user = model.get_layer(table_name("users"))(users).numpy()
+    item = model.get_layer(table_name("items"))(np.arange(items)).numpy()
     return user[:, 1:] @ item[:, 1:].T + item[:, 0]
