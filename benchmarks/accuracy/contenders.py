@@ -22,6 +22,7 @@ LAZY = "lazy noise"
 DENOISED = "denoised sums"
 FREQUENCY = "frequency selection"
 PURE = ("Laplace, δ = 0", "projection, Laplace, δ = 0")
+BIAS = "bias reduction"
 ESTIMATE_EVERY = 10
 # Of epsilon and delta, for finding rows; and how many of them are trained.
 CHOICE_SHARE = 0.1
@@ -43,7 +44,7 @@ _MECHANISMS: dict[str, Callable[[], Any]] = {
     PURE[0]: tsdp.Laplace,
     PURE[1]: lambda: tsdp.Projection(geometry="coordinates", noise="laplace"),
 }
-NAMES = (NOT_PRIVATE, *_MECHANISMS, FREQUENCY)
+NAMES = (NOT_PRIVATE, *_MECHANISMS, FREQUENCY, BIAS)
 # The same law has the same best rate.
 TUNED_AS = {LAZY: DENSE}
 
@@ -66,6 +67,13 @@ class Setting:
     delta: float = 1e-6
     unit: str = "example"
     examples_per_user: int = 8
+
+    def told(self) -> dict[str, Any]:
+        """All of it that means something."""
+        told = dataclasses.asdict(self)
+        if self.unit == "example":
+            del told["examples_per_user"]
+        return told
 
     def sampling(self, data: Data) -> Any:
         """Poisson batches of units."""
@@ -128,6 +136,10 @@ class Contender:
                 batch_size=setting.batch_size,
                 epochs=self._passes,
             )
+        if name == BIAS:  # Its filter ends training, not the sampling.
+            sampling = tsdp.BiasReducedSampling(
+                num_examples=len(data.train.label), steps=10 * setting.steps
+            )
         self.steps = sampling.num_steps
         self.batches = setting.batches(sampling, data)
         lazy = name in (LAZY, DENOISED)
@@ -136,18 +148,22 @@ class Contender:
             optimizer=self._optimizer(setting, sampling, epsilon, rate),
             loss=loss,
             jit_compile=False,
-            steps_per_execution=math.gcd(self.steps // self._passes, 50),
+            steps_per_execution=1
+            if name == BIAS
+            else math.gcd(self.steps // self._passes, 50),
         )
 
     def train(self) -> None:
         """All steps."""
+        ends = self._name in (*PURE, BIAS)
         self.model.fit(
             self.batches,
             epochs=self._passes,
             steps_per_epoch=self.steps // self._passes,
-            callbacks=[tsdp.PrivacyBudget()] if self._name in PURE else [],
+            callbacks=[tsdp.PrivacyBudget()] if ends else [],
             verbose=0,
         )
+        self.steps = int(self.model.optimizer.iterations)
 
     def written(self) -> float:
         """Mean number of the tables' entries that a step wrote.
@@ -180,6 +196,20 @@ class Contender:
                 noise_multiplier=0.0,
                 expected_batch_size=setting.batch_size,
                 examples_per_unit=sampling.examples_per_unit,
+            )
+        if self._name == BIAS:
+            budget = tsdp.BiasReducedBudget(
+                num_examples=sampling.num_examples,
+                epsilon=epsilon,
+                delta=setting.delta,
+                steps=setting.steps,
+            )
+            return tsdp.DPSparseOptimizer(
+                inner,
+                budget.filter,
+                sampling=sampling,
+                noise_multiplier=budget.noise_multiplier,
+                mechanism=tsdp.BiasReduction(tsdp.Projection()),
             )
         mechanism, left = self._mechanism(epsilon, setting.delta)
         plan = tsdp.PrivacyPlan(

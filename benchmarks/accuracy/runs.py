@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import json
 import math
@@ -124,10 +123,8 @@ class Runner:
         self._asked = {
             "data": data.name,
             "entries": data.entries,
-            **dataclasses.asdict(setting),
+            **setting.told(),
         }
-        if setting.unit == "example":
-            del self._asked["examples_per_user"]
 
     def run(
         self, name: str, epsilon: float | None, rate: float, seed: int
