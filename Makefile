@@ -35,7 +35,7 @@ help:
 	@echo "make bench-scaling   what a private step costs as a table grows to 10^8 rows"
 	@echo "make bench-scale   what it would cost up to 10^12 parameters and 4,096 chips, on paper"
 	@echo "make bench-errors   how far private sums are from the exact ones"
-	@echo "make bench-accuracy   how well models do that were trained privately; takes hours on real data"
+	@echo "make bench-accuracy   accuracy against epsilon for every mechanism; takes hours, and goes on where it was stopped"
 	@echo "make lanes   a short test on the oldest TensorFlow and the newest dp-accounting"
 	@echo "make agreement   whether jax_privacy calibrates noise, steps and batch sizes as we do"
 	@echo "make tpu-check   whether private steps compile for TPUs, without a TPU; downloads 3 GB"
@@ -93,7 +93,7 @@ bench-scale: $(READY)
 	$(BIN)/python -m benchmarks.scale $(ARGS)
 
 bench-accuracy: $(READY)
-	$(BIN)/python benchmarks/training_accuracy.py $(ARGS)
+	$(BIN)/python -m benchmarks.accuracy $(ARGS)
 
 # Each lane has an environment of its own. The first has the oldest TensorFlow
 # and the Keras of its day; the second the newest dp-accounting and numpy.
