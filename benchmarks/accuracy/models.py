@@ -63,11 +63,11 @@ class SGD(keras.optimizers.SGD):
     def update_step(self, gradient: Any, variable: Any, rate: Any) -> None:
         if variable.shape == ():
             rate = tf.minimum(rate, 1.0)
-        elif isinstance(gradient, tf.IndexedSlices):
-            row = tf.reduce_any(gradient.values != 0, 1)
-            self.written.assign_add(tf.reduce_sum(tf.cast(row, tf.int64)))
         else:
-            self.written.assign_add(variable.shape[0])
+            sparse = isinstance(gradient, tf.IndexedSlices)
+            rows = gradient.values if sparse else gradient
+            row = tf.reduce_any(rows != 0, 1)
+            self.written.assign_add(tf.reduce_sum(tf.cast(row, tf.int64)))
         super().update_step(gradient, variable, rate)
 
 
