@@ -43,7 +43,7 @@ from benchmarks.record import RESULTS
 ROOT = pathlib.Path(__file__).parents[2]
 BY_EXAMPLE = Setting(steps=200, batch_size=8192)
 BY_USER = Setting(steps=100, batch_size=4096, unit="user", examples_per_user=4)
-CLICKS = Setting(steps=60, batch_size=8192)
+CLICKS = Setting(steps=60, batch_size=8192, rates=(1.0, 10.0, 100.0, 1000.0))
 CLICK_ROWS = 1_000_000
 # Those that do well, or that others are compared with; and the rest.
 SOME = (
@@ -80,6 +80,7 @@ RATED = (BOOKS, FILMS)
 # Each of them once, and then with more seeds.
 STAGES = (
     *(Stage(name, BY_EXAMPLE, SOME, FIRST, (0,)) for name in data.NAMES),
+    Stage(click_log.NAME, CLICKS, (contenders.CLIPPED,), (2.0,), (0,)),
     Stage(click_log.NAME, CLICKS, SOME + MORE, OF_CLICKS, (0,)),
     *(Stage(name, BY_USER, SOME, FIRST, (0,)) for name in RATED),
     Stage(BOOKS, BY_EXAMPLE, MORE + LAST, FIRST, (0,)),
@@ -128,12 +129,12 @@ def jobs(stage: Stage, runner: Runner, names: Sequence[str]) -> Iterator[None]:
     """Does the runs of a stage, one for each time it is asked for more."""
     for name in names:
         for epsilon in stage.epsilons:
-            if name == contenders.NOT_PRIVATE and epsilon != stage.epsilons[0]:
+            if name in contenders.NO_NOISE and epsilon != stage.epsilons[0]:
                 continue
             for seed in stage.seeds:
                 # Seed 0 has been tuned with, whatever the stage's seeds are.
                 rate = rate_at(epsilon, runner.tuned(name, 0))
-                if name == contenders.NOT_PRIVATE:
+                if name in contenders.NO_NOISE:
                     rate = runner.tuned(name, 0)
                 runner.run(name, epsilon, rate, seed)
                 yield
@@ -145,7 +146,7 @@ def asked(stages: Sequence[Stage]) -> list[dict[str, Any]]:
     for stage in stages:
         for name in stage.names:
             for epsilon in stage.epsilons:
-                private = name != contenders.NOT_PRIVATE
+                private = name not in contenders.NO_NOISE
                 case = {
                     "data": stage.data,
                     **stage.setting.told(),

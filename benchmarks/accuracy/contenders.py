@@ -17,6 +17,8 @@ from benchmarks.accuracy.models import SGD, loss, model_of, table_name
 keras = tf.keras
 
 NOT_PRIVATE = "not private"
+CLIPPED = "clipped, no noise"
+NO_NOISE = (NOT_PRIVATE, CLIPPED)
 DENSE = "dense noise"
 LAZY = "lazy noise"
 DENOISED = "denoised sums"
@@ -44,7 +46,7 @@ _MECHANISMS: dict[str, Callable[[], Any]] = {
     PURE[0]: tsdp.Laplace,
     PURE[1]: lambda: tsdp.Projection(geometry="coordinates", noise="laplace"),
 }
-NAMES = (NOT_PRIVATE, *_MECHANISMS, FREQUENCY, BIAS)
+NAMES = (*NO_NOISE, *_MECHANISMS, FREQUENCY, BIAS)
 # The same law has the same best rate.
 TUNED_AS = {LAZY: DENSE}
 
@@ -60,6 +62,7 @@ class Setting:
       unit: "example", or "user".
       examples_per_user: How many of a user's examples are in a batch at most,
         if that is the unit.
+      rates: Which learning rates are tried first; a factor of ten apart.
     """
 
     steps: int
@@ -67,10 +70,12 @@ class Setting:
     delta: float = 1e-6
     unit: str = "example"
     examples_per_user: int = 8
+    rates: tuple[float, ...] = (10.0, 100.0, 1000.0)
 
     def told(self) -> dict[str, Any]:
-        """All of it that means something."""
+        """All of it that makes a difference to a run."""
         told = dataclasses.asdict(self)
+        del told["rates"]
         if self.unit == "example":
             del told["examples_per_user"]
         return told
@@ -192,7 +197,7 @@ class Contender:
         if epsilon is None:
             return tsdp.DPSparseOptimizer(
                 inner,
-                clip_norm=1e6,
+                clip_norm=1.0 if self._name == CLIPPED else 1e6,
                 noise_multiplier=0.0,
                 expected_batch_size=setting.batch_size,
                 examples_per_unit=sampling.examples_per_unit,

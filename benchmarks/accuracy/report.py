@@ -14,7 +14,7 @@ from benchmarks.accuracy.contenders import (
     CHOICE_SHARE,
     CHOSEN_ROWS,
     DENSE,
-    NOT_PRIVATE,
+    NO_NOISE,
     TUNED_AS,
 )
 from benchmarks.accuracy.runs import TUNED_AT, Run, rate_at
@@ -75,7 +75,7 @@ def rows(
 
 def at_tuned_rate(runs: Sequence[Run], case: Mapping[str, Any]) -> list[Run]:
     """The runs of a case that had the rate which they should have."""
-    private = case["contender"] != NOT_PRIVATE
+    private = case["contender"] not in NO_NOISE
     tuned = having(
         runs,
         {
@@ -153,10 +153,10 @@ def table(found: Sequence[Mapping[str, Any]], metric: str = "auc") -> str:
         for name in dict.fromkeys(row["contender"] for row in of):
             cells = []
             for epsilon in epsilons:
-                wanted = None if name == NOT_PRIVATE else epsilon
+                wanted = None if name in NO_NOISE else epsilon
                 row = having(of, {"contender": name, "epsilon": wanted})
                 cells.append(_cell(row[0]) if row else "–")
-            if name == NOT_PRIVATE:
+            if name in NO_NOISE:
                 cells[1:] = [""] * (len(cells) - 1)
             mine = having(of, {"contender": name})
             at = having(mine, {"epsilon": TUNED_AT}) or mine
@@ -182,7 +182,7 @@ def draw(found: Sequence[Mapping[str, Any]], path: pathlib.Path) -> None:
     here = [row for row in found if row["metric"] == "auc"]
     panels = list(dict.fromkeys((row["data"], row["unit"]) for row in here))
     names = list(dict.fromkeys(row["contender"] for row in here))
-    private = [name for name in names if name != NOT_PRIVATE]
+    private = [name for name in names if name not in NO_NOISE]
     colours = {name: f"C{place % 10}" for place, name in enumerate(private)}
     width = min(3, len(panels))
     height = -(-len(panels) // width)
@@ -193,10 +193,11 @@ def draw(found: Sequence[Mapping[str, Any]], path: pathlib.Path) -> None:
         axis.axis("off")
     for (data, unit), axis in zip(panels, axes.flat, strict=False):
         of = having(here, {"data": data, "unit": unit})
-        for row in having(of, {"contender": NOT_PRIVATE}):
-            axis.axhline(
-                row["mean"], color="black", linestyle=":", label=NOT_PRIVATE
-            )
+        for name, style in zip(NO_NOISE, (":", "-."), strict=True):
+            for row in having(of, {"contender": name}):
+                axis.axhline(
+                    row["mean"], color="black", linestyle=style, label=name
+                )
         for place, name in enumerate(private):
             points = sorted(
                 having(of, {"contender": name}), key=lambda r: r["epsilon"]

@@ -7,19 +7,18 @@ import json
 import math
 import pathlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from benchmarks.accuracy import contenders
-from benchmarks.accuracy.contenders import NOT_PRIVATE, Contender, Setting
+from benchmarks.accuracy.contenders import NO_NOISE, Contender, Setting
 from benchmarks.accuracy.data import Data
 from benchmarks.accuracy.metrics import auc
 from benchmarks.accuracy.models import ranking_scores, scores
 
 TUNED_AT = 2.0
-FIRST_RATES = (10.0, 100.0, 1000.0)
 SMALLEST, LARGEST = 1e-2, 1e6
 Run = dict[str, Any]
 
@@ -64,21 +63,22 @@ class Done:
         return run
 
 
-def best_rate(score: Callable[[float], float]) -> float:
+def best_rate(score: Callable[[float], float], first: Sequence[float]) -> float:
     """The best of a grid: 1, 3, 10, 30 and so on.
 
-    Three rates are tried, a factor of ten apart, and then neighbours of the
-    best one, until both of them are known. Scores that are not a number lose.
+    Some rates are tried, and then neighbours of the best one, until both of
+    them are known. Scores that are not a number lose.
 
     Args:
       score: Of a rate; the larger, the better.
+      first: Which rates are tried first.
     """
 
     def tried(rate: float) -> float:
         found = score(rate)
         return -math.inf if math.isnan(found) else found
 
-    found = {rate: tried(rate) for rate in FIRST_RATES}
+    found = {rate: tried(rate) for rate in first}
     while True:
         best = max(found, key=found.__getitem__)
         unknown = [
@@ -130,7 +130,7 @@ class Runner:
         self, name: str, epsilon: float | None, rate: float, seed: int
     ) -> Run:
         """One training, and how good its model is."""
-        epsilon = None if name == NOT_PRIVATE else epsilon
+        epsilon = None if name in NO_NOISE else epsilon
         asked = {
             **self._asked,
             "contender": name,
@@ -150,7 +150,8 @@ class Runner:
         """The rate that is best on what is held out for tuning."""
         name = contenders.TUNED_AS.get(name, name)
         return best_rate(
-            lambda rate: self.run(name, epsilon, rate, seed)["valid_auc"]
+            lambda rate: self.run(name, epsilon, rate, seed)["valid_auc"],
+            self._setting.rates,
         )
 
     def _measured(

@@ -6,6 +6,8 @@ from benchmarks.accuracy.runs import Done, best_rate, neighbour, rate_at
 
 pytestmark = pytest.mark.once
 
+FIRST = (10.0, 100.0, 1000.0)
+
 
 def test_what_is_done_is_not_done_again(tmp_path):
     path = tmp_path / "runs.jsonl"
@@ -48,14 +50,14 @@ def test_the_best_rate_is_between_two_that_were_tried(best):
         tried.append(rate)
         return -abs(math.log10(rate / best))
 
-    found = best_rate(score)
+    found = best_rate(score, FIRST)
     assert found == best
     assert {neighbour(best, 1), neighbour(best, -1)} <= set(tried)
     assert len(tried) == len(set(tried))
 
 
 def test_rates_at_which_training_diverges_lose():
-    found = best_rate(lambda rate: math.nan if rate > 50 else rate)
+    found = best_rate(lambda r: math.nan if r > 50 else r, FIRST)
     assert found == 30.0
 
 
