@@ -114,7 +114,7 @@ bench-scale: $(READY)
 	$(BIN)/python -m benchmarks.scale $(ARGS)
 
 bench-accuracy: $(READY)
-	$(BIN)/python benchmarks/training_accuracy.py $(ARGS)
+	$(BIN)/python -m benchmarks.accuracy $(ARGS)
 
 bench-paper: $(READY)
 	$(BIN)/python examples/reproduce_paper.py $(KEEP) $(ARGS)

@@ -1,0 +1,1 @@
+"""Accuracy against epsilon, for every mechanism and mode: see `__main__`."""
