@@ -24,7 +24,7 @@ OURS = "tf_sparse_dp"
 BASE = "not private"
 NOT_PRIVATE = (
     *(BASE, "clipping alone", "keras Embedding", "keras SGD"),
-    *("torch Embedding", "jax grad", "not private, one table"),
+    *("torch Embedding", "jax grad"),
 )
 
 

@@ -132,22 +132,24 @@ def attempts(
 
 
 def groups(framework: Framework, tried: dict[str, Found]) -> list[list[str]]:
-    """Contenders that fit into memory together, each with the bases."""
+    """Who takes turns in one process, always with the bases.
+
+    The first private contender by itself, as a user's model would be; others
+    together as far as memory goes.
+    """
     most = SHARE * processes.available()
     works = [name for name, found in tried.items() if not found["failed"]]
     bases = [name for name in works if name in framework.bases]
-    made = [list(bases)]
-    for name in works:
-        if name in bases:
-            continue
-        together = [*made[-1], name]
+    first, *others = [name for name in works if name not in bases] or [None]
+    made = [[*bases, first] if first else list(bases)]
+    for name in others:
+        together = [*(made[-1] if len(made) > 1 else bases), name]
         kept = sum(tried[one]["kept_mb"] for one in together)
         step = max(tried[o]["peak_mb"] - tried[o]["kept_mb"] for o in together)
-        if kept + step > most and len(made[-1]) > len(bases):
-            together = [*bases, name]
-            made.append(together)
-        else:
+        if len(made) > 1 and kept + step <= most:
             made[-1] = together
+        else:
+            made.append([*bases, name])
     return made
 
 

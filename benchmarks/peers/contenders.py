@@ -58,7 +58,7 @@ FRAMEWORKS = {
     "tf_sparse_dp": Framework(
         lane=None,
         module="benchmarks.peers.ours",
-        bases=(NOT_PRIVATE, "not private, one table", "keras Embedding"),
+        bases=(NOT_PRIVATE, "keras Embedding"),
         private={
             "lazy noise": NOISE,
             "lazy noise, 26 tables": NOISE,
@@ -66,12 +66,11 @@ FRAMEWORKS = {
             "projection": SOMETIMES,
             "threshold": SOMETIMES,
             "selection": SOMETIMES,
-            "projection, keras Embedding": SOMETIMES,
             "dense noise": NOISE,
         },
         slow=("dense noise",),
         shown=("lazy noise", "projection", "threshold", "dense noise"),
-        of_many_tables=("not private, one table", "lazy noise, 26 tables"),
+        of_many_tables=("lazy noise, 26 tables",),
     ),
     "TF-Privacy": Framework(
         lane="tf_privacy",

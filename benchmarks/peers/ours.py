@@ -5,10 +5,9 @@
   the table at every step.
 - `lazy noise`: `LazyEmbedding`, dense noise that is drawn when a row is read.
   Where there are 26 features, `JoinedIds` puts them into one table, as
-  docs/training.md advises; `lazy noise, 26 tables` has a layer for each, and
-  `not private, one table` is `not private` on the joined one.
+  docs/training.md advises; `lazy noise, 26 tables` has a layer for each.
 - `clipping alone`, `projection`, `threshold`, `selection`: on gathered rows.
-- `projection, keras Embedding` and `dense noise`: on `keras.layers.Embedding`.
+- `dense noise`: on `keras.layers.Embedding`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from benchmarks.peers.turns import Contender, main
 
 keras = tf.keras
 LAZY, MANY_LAZY = "lazy noise", "lazy noise, 26 tables"
-JOINED = (LAZY, "not private, one table")
 # Noise multiplier and mechanism.
 PRIVATE = {
     LAZY: (data.NOISE_MULTIPLIER, tsdp.Gaussian),
@@ -38,10 +36,9 @@ PRIVATE = {
     "projection": (data.NOISE_MULTIPLIER, tsdp.Projection),
     "threshold": (data.NOISE_MULTIPLIER, tsdp.Threshold),
     "selection": (data.NOISE_MULTIPLIER, tsdp.PartitionSelection),
-    "projection, keras Embedding": (data.NOISE_MULTIPLIER, tsdp.Projection),
     "dense noise": (data.NOISE_MULTIPLIER, tsdp.Gaussian),
 }
-ON_KERAS = ("keras Embedding", "projection, keras Embedding", "dense noise")
+ON_KERAS = ("keras Embedding", "dense noise")
 
 
 class GatheredRows(keras.layers.Layer):
@@ -88,7 +85,7 @@ def make(name: str, setting: data.Setting) -> Contender:
     made: list[Any] = []
 
     def looked_up(ids: list[Any]) -> list[Any]:
-        if name in JOINED and setting.model == "dlrm":
+        if name == LAZY and setting.model == "dlrm":
             joined = tsdp.layers.JoinedIds([setting.rows] * setting.tables)
             made.append(kind(joined.rows, setting.width))
             return [keras.layers.Flatten()(made[0](joined(ids)))]
