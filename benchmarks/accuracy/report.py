@@ -127,7 +127,7 @@ def report(
         "runs": len(runs),
         "cpu seconds": round(sum(run["seconds"] for run in runs)),
         "infeasible": INFEASIBLE,
-        "not measured": missing,
+        "not measured": in_short(missing),
     }
     if found:
         record.write(
@@ -138,6 +138,24 @@ def report(
     print(table(found))
     for case in missing:
         print("not measured:", ", ".join(map(str, case.values())))
+
+
+def in_short(missing: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """What has no run, by data set and unit: contenders, and at which ε."""
+    short: dict[str, dict[str, list[str]]] = {}
+    for case in missing:
+        of = short.setdefault(f"{case['data']} by {case['unit']}", {})
+        epsilon = case["epsilon"]
+        of.setdefault(case["contender"], []).append(
+            "no noise" if epsilon is None else f"{epsilon:g}"
+        )
+    return {
+        where: "; ".join(
+            f"{name} at {' '.join(sorted(epsilons))}"
+            for name, epsilons in of.items()
+        )
+        for where, of in short.items()
+    }
 
 
 def table(found: Sequence[Mapping[str, Any]], metric: str = "auc") -> str:

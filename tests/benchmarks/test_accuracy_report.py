@@ -1,6 +1,6 @@
 import pytest
 
-from benchmarks.accuracy.report import rows, table
+from benchmarks.accuracy.report import in_short, rows, table
 
 pytestmark = pytest.mark.once
 
@@ -32,6 +32,7 @@ def test_only_runs_at_the_tuned_rate_are_reported():
     asked = [{**CASE, "epsilon": epsilon} for epsilon in (0.5, 2.0, 8.0)]
     found, missing = rows(runs, asked)
     assert missing == [asked[0]]
+    assert in_short(missing) == {"books by example": "dense noise at 0.5"}
     two, eight = found
     assert two["mean"] == pytest.approx(0.71)
     assert two["standard error"] == pytest.approx(0.01)

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.claims import costs, guarantees
 from benchmarks.claims.claim import Claim, Finding
-from benchmarks.claims.listed import CLAIMS
+from benchmarks.claims.listed import AWAITED, CLAIMS
 from benchmarks.claims.tables import Pivot, Table, as_markdown
 from benchmarks.record import RESULTS
 
@@ -17,7 +17,8 @@ pytestmark = pytest.mark.once
 
 
 def claim(start: str) -> Claim:
-    (found,) = [one for one in CLAIMS if one.words.startswith(start)]
+    known = (*CLAIMS, *AWAITED)
+    (found,) = [one for one in known if one.words.startswith(start)]
     return found
 
 
@@ -150,14 +151,14 @@ def test_records_have_what_claims_need(name: str) -> None:
 
 
 def test_accuracy() -> None:
-    row = {"data": "books", "unit": "row", "metric": "AUC", "epsilon": 3.0}
+    row = {"data": "goodbooks", "unit": "row", "metric": "auc", "epsilon": 3.0}
     private = row | {"contender": "dense noise", "mean": 0.71}
     ordinary = row | {"contender": "not private", "mean": 0.76}
     measure = guarantees.private_is_worse
     assert not measure([private, ordinary]).broken
     assert measure([private | {"mean": 0.77}, ordinary]).broken
-    loss = {"metric": "log loss"}
-    assert measure([private | loss, ordinary | loss]).broken
+    other = {"data": "click log", "mean": 0.9}
+    assert not measure([private, ordinary, private | other]).broken
     with pytest.raises(ValueError, match="beside an ordinary one"):
         measure([private])
 
