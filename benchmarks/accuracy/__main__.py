@@ -80,11 +80,14 @@ RATED = (BOOKS, FILMS)
 # Each of them once, and then with more seeds.
 STAGES = (
     *(Stage(name, BY_EXAMPLE, SOME, FIRST, (0,)) for name in data.NAMES),
-    Stage(click_log.NAME, CLICKS, (contenders.CLIPPED,), (2.0,), (0,)),
-    Stage(click_log.NAME, CLICKS, SOME + MORE, OF_CLICKS, (0,)),
-    *(Stage(name, BY_USER, SOME, FIRST, (0,)) for name in RATED),
     Stage(BOOKS, BY_EXAMPLE, MORE + LAST, FIRST, (0,)),
     Stage(BOOKS, BY_EXAMPLE, SOME, FIRST),
+    Stage(BOOKS, BY_EXAMPLE, SOME, THEN, (0,)),
+    Stage(click_log.NAME, CLICKS, (contenders.CLIPPED,), (2.0,), (0,)),
+    Stage(click_log.NAME, CLICKS, SOME, OF_CLICKS, (0,)),
+    Stage(BOOKS, BY_USER, SOME, FIRST, (0,)),
+    Stage(click_log.NAME, CLICKS, MORE, OF_CLICKS, (0,)),
+    Stage(FILMS, BY_USER, SOME, FIRST, (0,)),
     *(Stage(name, BY_EXAMPLE, SOME, THEN, (0,)) for name in data.NAMES),
     *(Stage(name, BY_EXAMPLE, MORE, FIRST, (0,)) for name in data.NAMES),
     *(Stage(name, BY_EXAMPLE, SOME, FIRST) for name in data.NAMES),
