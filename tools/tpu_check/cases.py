@@ -84,7 +84,7 @@ class Case:
 
 
 CASES = {
-    "gaussian": Case(lambda size: Gaussian(), temporaries=2500.0),
+    "gaussian": Case(lambda size: Gaussian(), temporaries=3000.0),
     "threshold": Case(
         lambda size: Threshold(untouched_rows=100), temporaries=_SPARSE
     ),
