@@ -1,10 +1,10 @@
 """What a private step costs over the ordinary step: CPU time and memory.
 
-    make bench
-    make bench ARGS="--rows 100000"
-    make bench ARGS="--rows 100000 --multi-hot 8"
-    make bench ARGS="--rows 100000 --model attention --batch-size 128"
-    make bench ARGS="--json overhead.json"
+    make bench-overhead
+    make bench-overhead ARGS="--rows 100000"
+    make bench-overhead ARGS="--rows 100000 --multi-hot 8"
+    make bench-overhead ARGS="--rows 100000 --model attention --batch-size 128"
+    make bench-overhead ARGS="--json overhead.json"
 
 Two models: `dlrm` has categorical tables, dense features and an MLP;
 `attention` has one table of items, a history of 50 items under self-attention,
@@ -306,7 +306,7 @@ def main() -> None:
         kept = record.record(
             "What does a private step cost over an ordinary one?",
             [{"variant": name, **figures} for name, figures in found.items()],
-            command="make bench",
+            command="make bench-overhead",
             settings=record.typed(options),
         )
         record.write(kept, options.json)

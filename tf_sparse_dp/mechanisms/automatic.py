@@ -17,7 +17,7 @@ from tf_sparse_dp.mechanisms.laplace import Laplace
 from tf_sparse_dp.mechanisms.projection import Projection
 from tf_sparse_dp.mechanisms.threshold import Threshold
 
-# Nanoseconds on a core or two, measured with `make bench`. They
+# Nanoseconds on a core or two, measured with `make bench-overhead`. They
 # decide about cost alone, so that it is enough if they are about right.
 _PER_NOISE = 10.0  # A number of Gaussian noise.
 _PER_LOOKUP = 50.0  # An entry of a row that is looked up, and its gradient.
