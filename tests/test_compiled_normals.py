@@ -28,16 +28,12 @@ def traced(function: Any, **options: Any) -> Any:
 
 def test_words_are_those_of_philox() -> None:
     """Bit for bit what TensorFlow's own kernel gives."""
-    blocks = 1000
-    words = traced(
-        lambda key: compiled_normals.philox(
-            blocks, compiled_normals._state(key)
-        ),
-        jit_compile=True,
-    )
-    expected = random_bits([blocks, 4], tf.constant(KEY), tf.uint32)
-    np.testing.assert_array_equal(np.stack(words, 1), expected)
-    assert not np.array_equal(np.stack(words, 1), expected[::-1])
+    words = traced(lambda key: compiled_normals._words(2**20, key)).numpy()
+    expected = random_bits([2**20], tf.constant(KEY), tf.uint32).numpy()
+    np.testing.assert_array_equal(words, expected)
+    # Also where two words together are no number, of either kind.
+    doubles = expected.view(np.float64)
+    assert 100 < np.isnan(doubles).sum() < len(doubles)
 
 
 def test_radius_and_angle_are_what_the_bits_say() -> None:
@@ -78,9 +74,27 @@ def test_sums_get_noise_of_the_right_size(size: int) -> None:
 
 
 def _normals(count: int, key: tf.Tensor, most: int | None = None) -> tf.Tensor:
-    return compiled_normals.normals(
-        tf.constant(count), count if most is None else most, key
+    def of_size(size: int) -> tf.Tensor:
+        zeros = tf.zeros([size + size % 2])
+        return compiled_normals.with_normals(lambda _, x: x, zeros, key)[:count]
+
+    return compiled_normals.with_room(
+        tf.constant(count), count if most is None else most, of_size
     )
+
+
+def test_each_row_gets_what_is_its_own() -> None:
+    rows = np.arange(2**12, dtype=np.float32)[:, np.newaxis]
+    drawn = traced(
+        lambda key: compiled_normals.with_normals(
+            lambda values, numbers, size: values + size * numbers,
+            tf.constant(np.tile(rows, 16)),
+            key,
+            tf.constant(rows),
+        )
+    ).numpy()
+    assert not drawn[0].any()
+    assert_stddev((drawn[1:] - rows[1:]) / rows[1:], 1.0)
 
 
 @pytest.mark.parametrize("count", [0, 1, COUNT // 4, COUNT // 2, COUNT])

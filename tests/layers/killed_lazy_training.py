@@ -103,16 +103,18 @@ def table(model: Any, name: str) -> LazyVariable:
 def prepared(model: Any) -> Any:
     """With noise that can be counted in one table."""
     pending_noise._CHUNK = CHUNK * WIDTH  # So that drawing takes a while.
-    table(model, "counted").noise._increments = units
+    noise = table(model, "counted").noise
+
+    def units(
+        ids: tf.Tensor, places: Any, most: int | None, step: tf.Tensor
+    ) -> tf.Tensor:
+        rows, start, stop = noise._lacking(ids, step)
+        steps = tf.cast((stop - start) / STDDEV**2, tf.float32)
+        each = UNIT * tf.cast(ids + 1, tf.float32)
+        return rows + (steps * each)[:, tf.newaxis]
+
+    noise._noisy = units
     return model
-
-
-def units(
-    ids: tf.Tensor, start: tf.Tensor, stop: tf.Tensor, most: int | None
-) -> tf.Tensor:
-    steps = tf.cast((stop - start) / STDDEV**2, tf.float32)
-    each = UNIT * tf.cast(ids + 1, tf.float32)
-    return tf.repeat((steps * each)[:, tf.newaxis], WIDTH, 1)
 
 
 def expected(steps: int) -> np.ndarray:

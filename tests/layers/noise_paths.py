@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tf_sparse_dp.layers import pending_noise
 from tf_sparse_dp.layers.lazy_variable import LazyVariable
 from tf_sparse_dp.layers.pending_noise import PendingNoise
 
@@ -53,17 +54,21 @@ def whole(ids: Any, width: int, variance: Any) -> tf.Tensor:
 def freeze(monkeypatch: pytest.MonkeyPatch, path: Any) -> None:
     """Lets all tables' noise follow a path in place of being drawn."""
 
-    def increments(
+    def noisy(
         self: PendingNoise,
         ids: tf.Tensor,
-        start: tf.Tensor,
-        stop: tf.Tensor,
+        places: tf.Tensor | None,
         most: int | None,
+        step: tf.Tensor,
     ) -> tf.Tensor:
+        rows, start, stop = self._lacking(ids, step)
         noise = path(ids, self._width, stop) - path(ids, self._width, start)
-        return tf.cast(noise, tf.float32)
+        grid = tf.identity(self._grid)
+        return pending_noise._with_noise(
+            rows, tf.cast(noise, tf.float32), tf.ones([]), grid
+        )
 
-    monkeypatch.setattr(PendingNoise, "_increments", increments)
+    monkeypatch.setattr(PendingNoise, "_noisy", noisy)
 
 
 def without_noise(table: LazyVariable) -> np.ndarray:

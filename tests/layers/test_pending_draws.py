@@ -266,12 +266,13 @@ def test_sizes_taken_from_other_rows_are_caught(
 ) -> None:
     """What `test_the_law_of_a_draw` is there for, seen to fail."""
 
-    def numbered(ids: tf.Tensor, rows: int) -> Any:
-        ids = tf.sort(ids)
-        new = tf.cast(ids[1:] != ids[:-1], tf.int32)
-        return ids, tf.cumsum(tf.concat([[0], new], 0))
+    right = PendingNoise._lacking
 
-    monkeypatch.setattr(pending_noise, "_distinct", numbered)
+    def of_others(self: PendingNoise, ids: tf.Tensor, step: tf.Tensor) -> Any:
+        rows, start, stop = right(self, ids, step)
+        return rows, tf.roll(start, 1, 0), stop
+
+    monkeypatch.setattr(PendingNoise, "_lacking", of_others)
     with pytest.raises(AssertionError):
         test_the_law_of_a_draw("XLA")
 

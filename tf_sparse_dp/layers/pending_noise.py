@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_sparse_dp.compiled_normals import can_draw, normals
+from tf_sparse_dp.compiled_normals import can_draw, with_normals, with_room
 from tf_sparse_dp.gradients.effects import PENDING_NOISE
 from tf_sparse_dp.gradients.internals import is_compiled
 from tf_sparse_dp.random_keys import KeyStream
@@ -212,14 +212,7 @@ class PendingNoise:
         most = ids.shape[0]
         ids, places = _distinct(ids, self._rows)
         step = tf.identity(self._step)
-        first = tf.maximum(tf.gather(self._first, ids), self._base)
-        noise = self._increments(ids, self._sum(first), self._sum(step), most)
-        if places is not None:
-            noise = tf.gather(noise, places)
-        rows = tf.raw_ops.ResourceGather(
-            resource=self._handle, indices=ids, dtype=tf.float32
-        )
-        noisy = _rounded(rows + noise, tf.identity(self._grid))
+        noisy = self._noisy(ids, places, most, step)
         # Noise that is drawn twice is too much noise; noise that counts as
         # drawn and was not written would be a breach.
         with tf.control_dependencies([noisy]):
@@ -235,23 +228,48 @@ class PendingNoise:
         with tf.control_dependencies(_done(marked)):
             return tf.constant(True)
 
-    def _increments(
+    def _noisy(
         self,
         ids: tf.Tensor,
-        start: tf.Tensor,
-        stop: tf.Tensor,
-        most_rows: int | None,
+        places: tf.Tensor | None,
+        most: int | None,
+        step: tf.Tensor,
     ) -> tf.Tensor:
-        """What the noise of rows grows by while its variance does."""
-        size = tf.cast(tf.sqrt(stop - start), tf.float32)
-        shape = [tf.shape(ids)[0], self._width]
-        most = (most_rows or 0) * self._width
-        if can_draw(most):
-            numbers = normals(shape[0] * self._width, most, self._keys.next())
-            numbers = tf.reshape(numbers, shape)
-        else:
-            numbers = normal(shape, self._keys.next())
-        return size[:, tf.newaxis] * numbers
+        """Rows with the noise that they lack, on the grid.
+
+        Args:
+          ids: Which rows.
+          places: Of whose numbers each row gets a copy; None: all their own.
+          most: How many rows there can be, if that is known.
+          step: The step now.
+        """
+        key, grid = self._keys.next(), tf.identity(self._grid)
+        count = tf.shape(ids)[0]
+
+        def of_size(size: int) -> tf.Tensor:
+            padded = tf.pad(ids, [[0, size - count]])
+            padded = tf.ensure_shape(padded, [size])
+            rows, *sums = self._lacking(padded, step)
+            stddev = _stddev(*sums)
+            return with_normals(_with_noise, rows, key, stddev, grid)[:count]
+
+        if most and self._width % 2 == 0 and can_draw(most * self._width):
+            return with_room(count, most, of_size)
+        numbers = normal([count, self._width], key)
+        if places is not None:
+            numbers = tf.gather(numbers, places)
+        rows, *sums = self._lacking(ids, step)
+        return _with_noise(rows, numbers, _stddev(*sums), grid)
+
+    def _lacking(
+        self, ids: tf.Tensor, step: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Rows as they are, and the sums where their noise starts and stops."""
+        rows = tf.raw_ops.ResourceGather(
+            resource=self._handle, indices=ids, dtype=tf.float32
+        )
+        first = tf.maximum(tf.gather(self._first, ids), self._base)
+        return rows, self._sum(first), self._sum(step)
 
     def _sum(self, step: tf.Tensor) -> tf.Tensor:
         return tf.gather(self._sums, step % self._capacity)
@@ -325,8 +343,15 @@ def _grid(stddev: tf.Tensor) -> tf.Tensor:
     return tf.where(grid > 0, tf.maximum(grid, 2.0**-100), grid)
 
 
-def _rounded(values: tf.Tensor, grid: tf.Tensor) -> tf.Tensor:
-    """Values on the grid: `mechanisms.grid` says what for."""
+def _stddev(start: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
+    """Of the noise from one variance to another; a column."""
+    return tf.cast(tf.sqrt(stop - start), tf.float32)[:, tf.newaxis]
+
+
+def _with_noise(
+    values: tf.Tensor, numbers: tf.Tensor, stddev: tf.Tensor, grid: tf.Tensor
+) -> tf.Tensor:
+    """Values with noise, on the grid: `mechanisms.grid` says what for."""
     # Without noise, one so fine that all values but tiny ones are on it.
     scale = tf.where(grid > 0, grid, 2.0**-60)
-    return tf.round(values / scale) * scale
+    return tf.round((values + stddev * numbers) / scale) * scale

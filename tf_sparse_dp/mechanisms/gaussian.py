@@ -85,14 +85,14 @@ def with_noise(total: Sum, key: tf.Tensor, stddev: float) -> tf.Tensor:
     if isinstance(total, tf.IndexedSlices):
         shape = tf.get_static_value(total.dense_shape).tolist()
     elif _has_kernel(total):
-        return tf.reshape(
-            with_normals(
-                lambda values, normals: noisy(values, stddev * normals, stddev),
-                tf.reshape(total, [-1]),
-                key,
-            ),
-            shape,
+        flat = tf.reshape(total, [-1])
+        size = flat.shape[0]
+        flat = with_normals(
+            lambda values, normals: noisy(values, stddev * normals, stddev),
+            tf.pad(flat, [[0, 1]]) if size % 2 else flat,
+            key,
         )
+        return tf.reshape(flat[:size] if size % 2 else flat, shape)
     return noisy(total, normal(shape, key, stddev), stddev)
 
 
