@@ -1,7 +1,7 @@
 """The direction of imports, read off the syntax tree of every file.
 
 errors, local_variable <- random_keys
-  <- random_tails, compiled_normals, exact_draws, object_names
+  <- random_tails, compiled, exact_draws, object_names
   <- sampling, gradients, accounting <- mechanisms, distribute
   <- optimizers, layers, convex, mean_estimation
   <- integrations, callbacks, private_selection, audit, cli
@@ -21,7 +21,7 @@ PACKAGE = pathlib.Path(__file__).parent.parent / "tf_sparse_dp"
 RANKS = (
     ("errors", "version", "local_variable"),
     ("random_keys",),
-    ("random_tails", "compiled_normals", "exact_draws", "object_names"),
+    ("random_tails", "compiled", "exact_draws", "object_names"),
     ("sampling", "gradients", "accounting", "theory"),
     ("mechanisms", "distribute"),
     ("optimizers", "layers", "convex", "mean_estimation"),

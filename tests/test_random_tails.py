@@ -23,7 +23,7 @@ from tests.noise_claims import (
     tail_refuted,
 )
 from tf_sparse_dp import random_tails
-from tf_sparse_dp.compiled_normals import with_normals
+from tf_sparse_dp.compiled.normals import with_normals
 from tf_sparse_dp.random_tails import (
     chi_excess,
     cut_exponential,

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_sparse_dp.compiled.row_sums import can_add_up, row_sums
 from tf_sparse_dp.gradients.internals import is_run_elsewhere, is_saved_only
 from tf_sparse_dp.layers.pending_noise import PendingNoise
 
@@ -57,15 +58,27 @@ class LazyVariable(_Variable):  # type: ignore[misc]
         # First what is owed: an update without noise is never forgotten.
         with tf.control_dependencies(self.noise.owe(stddev)):
             if isinstance(update, tf.IndexedSlices):
-                tf.raw_ops.ResourceScatterAdd(
-                    resource=self.handle,
-                    indices=update.indices,
-                    updates=tf.cast(update.values, self.dtype),
+                self._add_rows(
+                    update.indices, tf.cast(update.values, self.dtype)
                 )
             else:
                 tf.raw_ops.AssignAddVariableOp(
                     resource=self.handle, value=tf.cast(update, self.dtype)
                 )
+
+    def _add_rows(self, ids: tf.Tensor, rows: tf.Tensor) -> None:
+        if not can_add_up(rows):
+            tf.raw_ops.ResourceScatterAdd(
+                resource=self.handle, indices=ids, updates=rows
+            )
+            return
+        ids, sums = row_sums(rows, ids)
+        before = tf.raw_ops.ResourceGather(
+            resource=self.handle, indices=ids, dtype=self.dtype
+        )
+        tf.raw_ops.ResourceScatterUpdate(
+            resource=self.handle, indices=ids, updates=before + sums
+        )
 
     def draw_all(self) -> None:
         """Draws all noise that rows lack."""

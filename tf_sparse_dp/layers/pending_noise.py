@@ -9,7 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_sparse_dp.compiled_normals import can_draw, with_normals, with_room
+from tf_sparse_dp.compiled.kernels import can_do, with_room
+from tf_sparse_dp.compiled.normals import with_normals
 from tf_sparse_dp.gradients.effects import PENDING_NOISE
 from tf_sparse_dp.gradients.internals import is_compiled
 from tf_sparse_dp.random_keys import KeyStream
@@ -34,8 +35,8 @@ class PendingNoise:
 
     Args:
       table: The variable, [rows, width], float32.
-      capacity: For how many steps the sums $V$ are kept; when they are used
-        up, all rows get their noise, which moves the window on.
+      capacity: For how many steps at least the sums $V$ are kept; when they
+        are used up, all rows get their noise, which moves the window on.
       seed: For tests only: makes the noise reproducible, hence not secret.
     """
 
@@ -48,7 +49,8 @@ class PendingNoise:
     ):
         self._handle = table.handle
         self._rows, self._width = table.shape
-        self._capacity = capacity
+        # Places in a ring whose size is a power of two need no division.
+        self._capacity = capacity = 1 << (capacity - 1).bit_length()
         self._keys = KeyStream(seed)
         self._drawing: dict[int | None, Any] = {}  # By the number of ids.
         with tf.init_scope(), tf.device(table.device):
@@ -83,7 +85,7 @@ class PendingNoise:
         )
         with tf.control_dependencies([room]):
             step = tf.identity(self._step)
-            place = (step + 1) % self._capacity
+            place = self._place(step + 1)
             total = _sum_up(self._sum(step), stddev**2)
             before = tf.identity(self._grid)
         finer = _grid(tf.cast(stddev, tf.float32))
@@ -135,7 +137,7 @@ class PendingNoise:
         """Draws in one call, which Ctrl-C cannot cut short, traced once."""
         most = ids.shape[0]
         # Else for any number of ids: tracing takes longer than it would save.
-        if most is None or not can_draw(most * self._width):
+        if most is None or not can_do(most * self._width):
             most = None
         if most not in self._drawing:
             # Not by the function itself: many tables would be taken for
@@ -172,7 +174,7 @@ class PendingNoise:
         # A learning rate that was no number is forgotten as well.
         tf.raw_ops.ResourceScatterUpdate(
             resource=self._sums.handle,
-            indices=[step % self._capacity],
+            indices=[self._place(step)],
             updates=[tf.where(tf.math.is_finite(total), total, 0.0)],
         )
         self._grid.assign(tf.where(tf.math.is_finite(grid), grid, 0.0))
@@ -253,7 +255,7 @@ class PendingNoise:
             stddev = _stddev(*sums)
             return with_normals(_with_noise, rows, key, stddev, grid)[:count]
 
-        if most and self._width % 2 == 0 and can_draw(most * self._width):
+        if most and self._width % 2 == 0 and can_do(most * self._width):
             return with_room(count, most, of_size)
         numbers = normal([count, self._width], key)
         if places is not None:
@@ -272,7 +274,10 @@ class PendingNoise:
         return rows, self._sum(first), self._sum(step)
 
     def _sum(self, step: tf.Tensor) -> tf.Tensor:
-        return tf.gather(self._sums, step % self._capacity)
+        return tf.gather(self._sums, self._place(step))
+
+    def _place(self, step: tf.Tensor) -> tf.Tensor:
+        return tf.bitwise.bitwise_and(step, self._capacity - 1)
 
 
 class _Ready:

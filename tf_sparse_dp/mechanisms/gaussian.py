@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tf_sparse_dp.compiled_normals import can_draw, with_normals
+from tf_sparse_dp.compiled.kernels import can_do
+from tf_sparse_dp.compiled.normals import with_normals
 from tf_sparse_dp.mechanisms.grid import noisy
 from tf_sparse_dp.mechanisms.interface import Mechanism, PublicFacts, Sum
 from tf_sparse_dp.random_keys import fold_in
@@ -124,7 +125,7 @@ def _is_small(total: Sum) -> bool:
 
 
 def _has_kernel(total: tf.Tensor) -> bool:
-    return total.dtype == tf.float32 and can_draw(math.prod(total.shape))
+    return total.dtype == tf.float32 and can_do(math.prod(total.shape))
 
 
 def deduplicated(total: Sum) -> Sum:

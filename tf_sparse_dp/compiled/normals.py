@@ -9,19 +9,15 @@ done, all in registers: less than half the time.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util
 
+from tf_sparse_dp.compiled.kernels import kernel
 from tf_sparse_dp.random_keys import philox_state
 
-# For fewer numbers it takes longer to compile than is ever saved.
-_LEAST = 2**16
-_MOST = 2**26  # Numbers of which all words are held at a time.
 _EVEN = 2**12  # Only for such multiples XLA's code does many at a time.
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _INCREMENTS = (np.uint32(0x9E3779B9), np.uint32(0xBB67AE85))
@@ -31,21 +27,6 @@ _SINE = [
     np.float32((-1) ** n * (math.pi / 2) ** (2 * n + 1) / math.factorial(k))
     for n, k in enumerate(range(1, 12, 2))
 ]
-
-
-def can_draw(count: int) -> bool:
-    """Whether so many numbers can, and should, be drawn in the graph at hand.
-
-    Not where XLA compiles the graph as a whole, and not beside accelerators,
-    for which it would compile these kernels differently.
-    """
-    graph = tf.compat.v1.get_default_graph()
-    return (
-        _LEAST <= count <= _MOST
-        and not tf.executing_eagerly()
-        and not control_flow_util.GraphOrParentsInXlaContext(graph)
-        and _compiles()
-    )
 
 
 def with_normals(
@@ -63,7 +44,7 @@ def with_normals(
       use: Of values and numbers, entry by entry, and of the others; called
         while tracing, for all even and for all odd columns.
       values: float32, an even number of columns, all sizes known and such that
-        `can_draw`.
+        kernels `can_do` as many.
       key: A key, int64 [2].
       *others: Scalars, or one column, for `use`.
 
@@ -76,7 +57,7 @@ def with_normals(
 
     # Both numbers of a pair are one complex number: XLA's loops make one thing
     # at a time, and would go twice through what is the same for both.
-    @functools.partial(tf.function, jit_compile=True, autograph=False)
+    @kernel
     def drawn(
         words: tf.Tensor, values: tf.Tensor, *others: tf.Tensor
     ) -> tf.Tensor:
@@ -92,27 +73,6 @@ def with_normals(
     return tf.reshape(tf.bitcast(paired, tf.float32), values.shape)
 
 
-def with_room(
-    count: tf.Tensor, most: int, of_size: Callable[[int], tf.Tensor]
-) -> tf.Tensor:
-    """What `of_size` makes for the least of a few sizes that is enough.
-
-    Kernels have fixed sizes.
-
-    Args:
-      count: How much room is needed, a scalar.
-      most: The largest that `count` can be.
-      of_size: Called while tracing, for each size.
-    """
-    sizes = [max(most * eighths // 8, 1) for eighths in (2, 3, 4, 6, 8)]
-    place = tf.reduce_sum(
-        tf.cast(sizes[:-1] < tf.cast(count, tf.int32), tf.int32)
-    )
-    return tf.switch_case(
-        place, [functools.partial(of_size, size) for size in sizes]
-    )
-
-
 def _words(count: int, key: tf.Tensor) -> tf.Tensor:
     """Random words, uint32, at least so many."""
     blocks = _EVEN * -(-count // (4 * _EVEN))
@@ -120,7 +80,7 @@ def _words(count: int, key: tf.Tensor) -> tf.Tensor:
     return tf.reshape(tf.bitcast(words, tf.uint32), [4 * blocks])
 
 
-def _words_kernel(blocks: int) -> tf.types.experimental.PolymorphicFunction:
+def _words_kernel(blocks: int) -> Callable[[tf.Tensor], tf.Tensor]:
     """Gives the four words of each block as the bits of a complex number.
 
     As four tensors XLA would make each block four times.
@@ -131,7 +91,7 @@ def _words_kernel(blocks: int) -> tf.types.experimental.PolymorphicFunction:
         both = low | tf.bitwise.left_shift(high, np.uint64(32))
         return tf.bitcast(both, tf.float64)
 
-    @functools.partial(tf.function, jit_compile=True, autograph=False)
+    @kernel
     def words(state: tf.Tensor) -> tf.Tensor:
         first, second, third, fourth = philox(blocks, state)
         return tf.complex(double(first, second), double(third, fourth))
@@ -229,18 +189,3 @@ def _sine(quarters: tf.Tensor) -> tf.Tensor:
     for coefficient in reversed(_SINE):
         total = total * square + coefficient
     return total * quarters
-
-
-@functools.cache
-def _compiles() -> bool:
-    """Whether XLA compiles for this CPU, and nothing but a CPU is there."""
-    if len(tf.config.list_logical_devices()) > len(
-        tf.config.list_logical_devices("CPU")
-    ):
-        return False
-    with tf.init_scope():
-        try:
-            _words_kernel(1)(tf.zeros([4], tf.uint32))
-        except tf.errors.OpError:
-            return False
-    return True

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from tests.noise_claims import assert_stddev
-from tf_sparse_dp import compiled_normals
+from tf_sparse_dp.compiled import kernels, normals
 from tf_sparse_dp.mechanisms.gaussian import with_noise
 from tf_sparse_dp.random_keys import random_bits
 
@@ -28,7 +28,7 @@ def traced(function: Any, **options: Any) -> Any:
 
 def test_words_are_those_of_philox() -> None:
     """Bit for bit what TensorFlow's own kernel gives."""
-    words = traced(lambda key: compiled_normals._words(2**20, key)).numpy()
+    words = traced(lambda key: normals._words(2**20, key)).numpy()
     expected = random_bits([2**20], tf.constant(KEY), tf.uint32).numpy()
     np.testing.assert_array_equal(words, expected)
     # Also where two words together are no number, of either kind.
@@ -46,7 +46,7 @@ def test_radius_and_angle_are_what_the_bits_say() -> None:
     small = (high // 2) * 2.0**-32 + low * 2.0**-64 + 2.0**-65
     expected = np.where(high % 2 == 1, -np.log(small), -np.log1p(-small))
     radius, sine, cosine = tf.function(
-        compiled_normals._polar, jit_compile=True, autograph=False
+        normals._polar, jit_compile=True, autograph=False
     )(tf.constant(words, tf.uint32))
     # A dozen roundings of 6e-8 at most, halved by the root; and for the angle
     # one of a quarter of a turn, of which the sine's polynomial adds 6e-8.
@@ -76,9 +76,9 @@ def test_sums_get_noise_of_the_right_size(size: int) -> None:
 def _normals(count: int, key: tf.Tensor, most: int | None = None) -> tf.Tensor:
     def of_size(size: int) -> tf.Tensor:
         zeros = tf.zeros([size + size % 2])
-        return compiled_normals.with_normals(lambda _, x: x, zeros, key)[:count]
+        return normals.with_normals(lambda _, x: x, zeros, key)[:count]
 
-    return compiled_normals.with_room(
+    return kernels.with_room(
         tf.constant(count), count if most is None else most, of_size
     )
 
@@ -86,7 +86,7 @@ def _normals(count: int, key: tf.Tensor, most: int | None = None) -> tf.Tensor:
 def test_each_row_gets_what_is_its_own() -> None:
     rows = np.arange(2**12, dtype=np.float32)[:, np.newaxis]
     drawn = traced(
-        lambda key: compiled_normals.with_normals(
+        lambda key: normals.with_normals(
             lambda values, numbers, size: values + size * numbers,
             tf.constant(np.tile(rows, 16)),
             key,
@@ -109,13 +109,13 @@ def test_when_kernels_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def ask(key: tf.Tensor) -> tf.Tensor:
-        asked.append([compiled_normals.can_draw(n) for n in (COUNT, 9)])
+        asked.append([kernels.can_do(n) for n in (COUNT, 9)])
         return key
 
     ask(tf.constant(KEY))  # Eager.
     traced(ask)
     traced(ask, jit_compile=True)
-    monkeypatch.setattr(compiled_normals, "_compiles", lambda: False)
+    monkeypatch.setattr(kernels, "_compiles", lambda: False)
     traced(ask)
     assert [one[0] for one in asked] == [False, True, False, False]
     assert not any(one[1] for one in asked)
@@ -127,12 +127,10 @@ def test_without_a_compiler_noise_is_drawn_all_the_same(
     def refuse(*args: Any) -> Any:
         raise tf.errors.InvalidArgumentError(None, None, "no compiler here")
 
-    monkeypatch.setattr(
-        compiled_normals, "_words_kernel", lambda blocks: refuse
-    )
-    compiled_normals._compiles.cache_clear()
+    monkeypatch.setattr(kernels, "kernel", lambda function: refuse)
+    kernels._compiles.cache_clear()
     try:
         drawn = traced(lambda key: with_noise(tf.zeros([COUNT]), key, 1.0))
     finally:
-        compiled_normals._compiles.cache_clear()
+        kernels._compiles.cache_clear()
     assert_stddev(drawn.numpy(), 1.0)
