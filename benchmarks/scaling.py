@@ -58,6 +58,7 @@ import tensorflow as tf
 
 import tf_sparse_dp as tsdp
 from benchmarks import record
+from benchmarks.this_process import forget_peak, resident, timed
 from tf_sparse_dp.layers.lazy_variable import lazy_variable
 
 keras = tf.keras
@@ -212,30 +213,6 @@ def steps_of(model: keras.Model, data: tf.data.Dataset) -> Callable[[], Any]:
     model.make_train_function()
     batch: Iterator[Any] = iter(data)
     return lambda: model.train_function(batch)
-
-
-def timed(step: Callable[[], Any], count: int) -> tuple[float, float]:
-    """Milliseconds a step: by the clock, and of CPU time."""
-    clock, cpu = time.perf_counter(), time.process_time()
-    for _ in range(count):
-        step()
-    cpu, clock = time.process_time() - cpu, time.perf_counter() - clock
-    return 1e3 * clock / count, 1e3 * cpu / count
-
-
-def resident(peak: bool = False) -> int:
-    """Bytes of memory of this process, now or since `forget_peak`."""
-    wanted = "VmHWM" if peak else "VmRSS"
-    with open("/proc/self/status", encoding="ascii") as lines:
-        for line in lines:
-            if line.startswith(wanted):
-                return 1024 * int(line.split()[1])
-    raise RuntimeError(f"{wanted} is not in /proc/self/status")
-
-
-def forget_peak() -> None:
-    """Starts the peak anew from what is resident now."""
-    pathlib.Path("/proc/self/clear_refs").write_text("5")
 
 
 def measure(rows: int, options: argparse.Namespace) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--worker-kills",
         type=int,
-        default=3,
+        default=2,
         help="how often to kill one of the workers of a job",
     )
     parser.addoption(
@@ -169,6 +169,18 @@ def _write_table(found: dict[str, str]) -> None:
         model_cases.RUNNING,
         list(model_cases.KERASES),
     )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forgotten() -> Iterator[None]:
+    """Leaves what a file's tests made out of later searches for garbage.
+
+    Tests that look for what is left of a model would else look at all that
+    Keras and TensorFlow keep of hundreds of others, for a minute each.
+    """
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ import numpy as np
 
 from benchmarks.peers import data
 from benchmarks.peers.contenders import FRAMEWORKS, NOISE, NOTHING
+from benchmarks.this_process import forget_peak, resident, timed
 
 TRIED_STEPS = 6
 SLOW_SECONDS = 5.0
@@ -54,30 +55,6 @@ def say(**found: Any) -> None:
     print(json.dumps(found), flush=True)
 
 
-def resident(peak: bool = False) -> float:
-    """Megabytes of this process, now or at most since `forget_peak`."""
-    wanted = "VmHWM" if peak else "VmRSS"
-    with open("/proc/self/status", encoding="ascii") as lines:
-        for line in lines:
-            if line.startswith(wanted):
-                return 1024 * int(line.split()[1]) / 1e6
-    raise RuntimeError(f"{wanted} is not in /proc/self/status")
-
-
-def forget_peak() -> None:
-    """Starts the peak anew from what is resident now."""
-    pathlib.Path("/proc/self/clear_refs").write_text("5")
-
-
-def timed(step: Callable[[], Any], count: int) -> tuple[float, float]:
-    """Milliseconds a step: by the clock, and of CPU time of all threads."""
-    clock, cpu = time.perf_counter(), time.process_time()
-    for _ in range(count):
-        step()
-    cpu, clock = time.process_time() - cpu, time.perf_counter() - clock
-    return 1e3 * clock / count, 1e3 * cpu / count
-
-
 def attempt(make: Make, name: str, setting: data.Setting, effect: str) -> None:
     """Sets a contender up, takes steps, and looks at what they did."""
     begin = time.perf_counter()
@@ -96,7 +73,7 @@ def attempt(make: Make, name: str, setting: data.Setting, effect: str) -> None:
         out = contender.step()
         clock = 1e3 * (time.perf_counter() - begin)
         steps += 1
-    peak, kept = resident(peak=True), resident()
+    peak, kept = resident(peak=True) / 1e6, resident() / 1e6
     loss = contender.loss(out)
     share = look(contender.rows(untouched) - before, effect, steps, setting)
     if not np.isfinite(loss):
