@@ -1,4 +1,4 @@
-"""Checks the claims of README.md, or makes docs/results.md.
+"""Checks the claims of README.md, or makes docs/results.md and what it shows.
 
 python -m benchmarks.claims check
 python -m benchmarks.claims write
@@ -10,7 +10,7 @@ import argparse
 import pathlib
 import sys
 
-from benchmarks.claims import check, page
+from benchmarks.claims import check, comparison, overview, page
 from benchmarks.claims.listed import CLAIMS
 
 
@@ -23,6 +23,15 @@ def main() -> int:
     if options.what == "write":
         tree.page.write_text(page.made(tree, CLAIMS))
         print(f"wrote {tree.page.relative_to(tree.root)}")
+        records = tree.records()
+        if "peers" in records:
+            table = comparison.table(records["peers"])
+            tree.write_readme(comparison.inserted(tree.readme, table))
+            picture = tree.root / "docs" / "overview.png"
+            overview.draw(
+                records["accuracy"]["rows"], records["peers"]["rows"], picture
+            )
+            print(f"wrote README.md's table and {picture.name}")
         for words in check.proposed(tree, CLAIMS):
             print(f"README.md should say: {words}")
         return 0

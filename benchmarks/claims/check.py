@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.claims import page, readme
+from benchmarks.claims import comparison, page, readme
 from benchmarks.claims.claim import Claim, Finding
 from benchmarks.claims.page import Tree
 
@@ -21,6 +21,7 @@ def problems(tree: Tree, claims: Sequence[Claim]) -> list[str]:
         *(_missing(claims, records, tree)),
         *(p for claim in claims for p in _failing(claim, found[claim])),
         *(p for problem, _ in said for p in problem),
+        *_comparison(tree, records),
         *_numbers(tree, [words for _, words in said if words]),
         *_commands(tree, records),
         *_old_notes(tree, records),
@@ -93,11 +94,28 @@ def _said(
     return [f"README.md does not say “{claim.filled(found)}”"], ""
 
 
+def _comparison(tree: Tree, records: Mapping[str, Any]) -> list[str]:
+    """Whether README.md has the table that the record gives, if it gives one."""
+    if "peers" not in records:
+        shown = comparison.BEGIN in tree.readme
+        return ["README.md compares without peers.json"] if shown else []
+    try:
+        right = comparison.inserted(
+            tree.readme, comparison.table(records["peers"])
+        )
+    except ValueError as error:
+        return [str(error)]
+    if right == tree.readme:
+        return []
+    return ["README.md's comparison is not what `make bench-page` makes"]
+
+
 def _numbers(tree: Tree, words: Sequence[str]) -> list[str]:
+    table = readme.flat(comparison.between(tree.readme))
     return [
         *(
             f"README.md has a figure that no claim covers: “…{around}…”"
-            for around in readme.uncovered(tree.readme, words)
+            for around in readme.uncovered(tree.readme, [*words, table])
         ),
         *(
             f"README.md does not have “{phrase}” any more; take it out of "

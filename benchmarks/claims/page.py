@@ -41,6 +41,9 @@ class Tree:
     def readme(self) -> str:
         return (self.root / "README.md").read_text()
 
+    def write_readme(self, text: str) -> None:
+        (self.root / "README.md").write_text(text)
+
     @property
     def page(self) -> pathlib.Path:
         return self.root / "docs" / "results.md"

@@ -27,20 +27,6 @@ ROUNDING = re.compile(r"\d\.\de[+-]\d\d")
 LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 
 
-def given() -> dict:
-    """What README.md takes for granted: a model and its data."""
-    features = np.random.default_rng(0).random((10_000, 3)).astype("float32")
-    model = tf.keras.Sequential(
-        [tf.keras.Input((3,)), tf.keras.layers.Dense(1, activation="sigmoid")]
-    )
-    return {
-        "n": len(features),
-        "features": features,
-        "labels": (features[:, 0] > 0.5).astype("float32"),
-        "model": model,
-    }
-
-
 def document(path: pathlib.Path) -> Any:
     """Code that does not name Keras, or in passing, need not run on both."""
     code = "".join(code for code, _ in BLOCK.findall(path.read_text()))
@@ -60,8 +46,6 @@ def test_code_blocks_run_one_after_the_other(
     if not blocks:
         return
     names: dict = {"__name__": "__document__"}
-    if path.name == "README.md":
-        names |= given()
     for number, (code, shown) in enumerate(blocks):
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
@@ -70,6 +54,14 @@ def test_code_blocks_run_one_after_the_other(
             assert ROUNDING.sub("", printed.getvalue()) == ROUNDING.sub(
                 "", shown
             )
+
+
+@pytest.mark.once
+def test_quickstart_is_short() -> None:
+    """Twelve lines of code that need nothing else, and state what was spent."""
+    (code, _), *_ = BLOCK.findall((ROOT / "README.md").read_text())
+    lines = [line for line in code.splitlines() if line.strip()]
+    assert len(lines) == 12 and "privacy_statement()" in lines[-1]
 
 
 @pytest.mark.once
