@@ -24,7 +24,9 @@ def python(*wanted: str) -> str:
             path = str(pathlib.Path(folder, f"python{version}"))
             # Some are there and only say that they are not chosen.
             with contextlib.suppress(OSError, subprocess.SubprocessError):
-                subprocess.run([path, "-c", ""], check=True, capture_output=True)
+                subprocess.run(
+                    [path, "-c", ""], check=True, capture_output=True
+                )
                 return path
     raise SystemExit(f"No Python {' or '.join(wanted)} was found.")
 

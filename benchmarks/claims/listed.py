@@ -26,8 +26,7 @@ def _cheaper(words: str, framework: str, factor: float) -> Claim:
     )
 
 
-# What README.md may say as soon as `make bench-peers` has measured it.
-AWAITED = (
+CLAIMS = (
     Claim(
         words=(
             "With lazy noise a step takes at most {ratio:.2f} times as long as "
@@ -59,9 +58,6 @@ AWAITED = (
         "jax_privacy",
         1,
     ),
-)
-
-CLAIMS = (
     Claim(
         words=(
             "dense noise, drawn when a row is next read, at the cost of the "

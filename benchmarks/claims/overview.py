@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.claims.costs import BASE, OURS
 
 # Of accuracy.json: which ratings, and whose lines.
-DATA = "movietweetings"
+DATA = "goodbooks"
 SHOWN = ("denoised sums", "dense noise", "projection, rows")
 # Of peers.json: whose lines, by library.
 STEPS = {

@@ -64,9 +64,7 @@ def tree(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
         (tmp_path / folder).mkdir(parents=True)
     made = Tree(tmp_path)
     (made.results / "peers.json").write_text(json.dumps(record()))
-    made.write_readme(
-        comparison.inserted(README, comparison.table(record()))
-    )
+    made.write_readme(comparison.inserted(README, comparison.table(record())))
     made.page.write_text(check.page.made(made, []))
     return made
 
