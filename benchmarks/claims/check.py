@@ -95,7 +95,7 @@ def _said(
 
 
 def _comparison(tree: Tree, records: Mapping[str, Any]) -> list[str]:
-    """Whether README.md has the table that the record gives, if it gives one."""
+    """Whether README.md has the table of the record, if there is one."""
     if "peers" not in records:
         shown = comparison.BEGIN in tree.readme
         return ["README.md compares without peers.json"] if shown else []

@@ -9,7 +9,6 @@ import pathlib
 import re
 from typing import Any
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
