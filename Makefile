@@ -33,7 +33,7 @@ help:
 	@echo "make bench-check   whether README.md and docs/results.md say what was measured; takes seconds"
 	@echo "make bench   measure all of it again: hours; each part is make bench-...: benchmarks/README.md has them"
 	@echo "make bench-page   make docs/results.md of what was measured"
-	@echo "make lanes   a short test on older and newer versions, and of the wheel"
+	@echo "make lanes   a short test on the oldest TensorFlow and the newest dp-accounting"
 	@echo "make tpu-check   whether private steps compile for TPUs, without a TPU; downloads 3 GB"
 	@echo "make clean   remove what the other targets made"
 
@@ -126,10 +126,25 @@ SCRIPTS := bias-reduction compressed-sensing denoising exponential output-pertur
 $(SCRIPTS:%=bench-%): bench-%: $(READY)
 	$(BIN)/python benchmarks/$(subst -,_,$*).py $(ARGS)
 
-# Other versions, on whichever Pythons are at hand: noxfile.py has the list.
-lanes: $(READY) .lanes/jax_privacy/.ready
-	$(BIN)/nox $(ARGS)
-	.lanes/tensorflow_2-21/bin/python -m benchmarks.agreement ours --quick | .lanes/jax_privacy/bin/python -m benchmarks.agreement jax_privacy --quick
+# Each lane has an environment of its own. The first has the oldest TensorFlow
+# and the Keras of its day; the second the newest dp-accounting and numpy.
+LANE_tensorflow_2.16 := tensorflow==2.16.* keras<3.4 tf-keras==2.16.* dp-accounting==0.4.3
+LANE_dp_accounting_0.6 := tensorflow<2.22 tf-keras<2.22 dp-accounting>=0.6,<0.7
+LANES := tensorflow_2.16 dp_accounting_0.6
+
+.lanes/%/.ready: $(METADATA) Makefile
+	@echo "Setting up $(@D)"
+	@$(PYTHON) -m venv --clear $(@D)
+	@$(@D)/bin/python -m pip install -q pytest pytest-xdist -e . $(foreach r,$(LANE_$*),'$(r)')
+	@touch $@
+
+lanes: $(LANES:%=.lanes/%/.ready) .lanes/jax_privacy/.ready
+	for lane in $(LANES); do \
+	  echo "lane $$lane"; \
+	  .lanes/$$lane/bin/python -m pytest -q -n $(JOBS) -m lane; \
+	  TF_USE_LEGACY_KERAS=1 .lanes/$$lane/bin/python -m pytest -q -n $(JOBS) -m "lane and not once"; \
+	done
+	.lanes/dp_accounting_0.6/bin/python -m benchmarks.agreement ours --quick | .lanes/jax_privacy/bin/python -m benchmarks.agreement jax_privacy --quick
 
 # jax_privacy has an environment of its own; our answers come from another.
 .lanes/jax_privacy/.ready: Makefile
