@@ -53,7 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--sequences",
         type=int,
-        default=100_000,
+        default=30_000,
         help="how many sequences of releases to try on each filter",
     )
     parser.addoption(

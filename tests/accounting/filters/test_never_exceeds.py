@@ -2,7 +2,8 @@
 
 What was spent is added up once more in whole numbers of 2^-240, from costs and
 budgets that mpmath finds with 90 digits by formulas written down here anew.
-`pytest --sequences 100000` tries more of them than the default.
+`pytest --sequences 100000` tries more of them than the default; the last time
+on 2026-11-18, on each of three filters: none exceeds.
 """
 
 from __future__ import annotations
