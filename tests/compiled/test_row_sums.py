@@ -63,8 +63,7 @@ def test_tables_get_their_rows_and_owe_their_noise() -> None:
     ids[7] = TABLE
     with pytest.raises(tf.errors.InvalidArgumentError, match="indices"):
         add(tf.constant(rows), tf.constant(ids))
-    np.testing.assert_array_equal(without_noise(table), expected)
-    assert table.noise.variance.numpy() == 0.5  # Paid, whatever came of it.
+    assert table.noise.variance.numpy() == 0.5  # Owed, whatever came of it.
 
 
 def test_small_ones_are_not_compiled() -> None:

@@ -67,17 +67,12 @@ class LazyVariable(_Variable):  # type: ignore[misc]
                 )
 
     def _add_rows(self, ids: tf.Tensor, rows: tf.Tensor) -> None:
-        if not can_add_up(rows):
-            tf.raw_ops.ResourceScatterAdd(
-                resource=self.handle, indices=ids, updates=rows
-            )
-            return
-        ids, sums = row_sums(rows, ids)
-        before = tf.raw_ops.ResourceGather(
-            resource=self.handle, indices=ids, dtype=self.dtype
-        )
-        tf.raw_ops.ResourceScatterUpdate(
-            resource=self.handle, indices=ids, updates=before + sums
+        if can_add_up(rows):
+            ids, rows = row_sums(rows, ids)
+        # Never read and written back: noise that another thread draws in
+        # between would be lost.
+        tf.raw_ops.ResourceScatterAdd(
+            resource=self.handle, indices=ids, updates=rows
         )
 
     def draw_all(self) -> None:

@@ -51,6 +51,10 @@ class PendingNoise:
         self._rows, self._width = table.shape
         # Places in a ring whose size is a power of two need no division.
         self._capacity = capacity = 1 << (capacity - 1).bit_length()
+        if capacity < 2:
+            raise ValueError(
+                f"capacity={capacity} was given; expected 2 or more."
+            )
         self._keys = KeyStream(seed)
         self._drawing: dict[int | None, Any] = {}  # By the number of ids.
         with tf.init_scope(), tf.device(table.device):
@@ -313,10 +317,12 @@ def _distinct(ids: tf.Tensor, rows: int) -> tuple[tf.Tensor, tf.Tensor | None]:
 
     For sorted ids also where each of them first stands.
     """
+    # XLA, which may compile parts of any graph, reads the nearest row for an id
+    # that there is not, and writes none.
+    ids = tf.clip_by_value(ids, 0, rows - 1)
     if not is_compiled(tf.compat.v1.get_default_graph()):
         return tf.unique(ids)[0], None
-    # XLA reads the nearest row for an id that there is not, and writes none.
-    ids = tf.sort(tf.clip_by_value(ids, 0, rows - 1))
+    ids = tf.sort(ids)
     count = tf.shape(ids)[0]
     new = tf.concat([[0], tf.cast(ids[1:] != ids[:-1], tf.int32)], 0)
     number = tf.cumsum(new)[:count]
